@@ -1,4 +1,4 @@
-"""Feature extraction on one core: the toolkit's engines, bare kaldifeat, lhotse's and the FFT."""
+"""Feature extraction on one core: the toolkit's engines, bare kaldifeat, lhotse, and FFT alone."""
 
 import tempfile
 from collections.abc import Callable, Sequence

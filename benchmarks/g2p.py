@@ -72,7 +72,9 @@ def command(lexicon: Path | None, held_out: int, seed: int) -> None:
     )
     words = sorted(word for word in pronunciations if spellable(word))
     if not 0 < held_out < len(words):
-        raise click.UsageError(f"--held-out must be above 0 and below {len(words)}, all words")
+        raise click.UsageError(
+            f"--held-out must be above 0 and below {len(words)}, the number of words in the lexicon"
+        )
     random.Random(seed).shuffle(words)
     chosen = words[:held_out]
     with one_thread():

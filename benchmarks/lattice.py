@@ -35,8 +35,8 @@ from toolkit.fsa.search import search_lattice
 from toolkit.processes.devices import one_thread
 
 CONFIG = LatticeConfig(acoustic_scale=0.4)
-# MB per hour of speech at 10 arcs per frame (C8: 6 GB for 7,000 h, or 0.86 MB per hour).
-TARGET = 0.9
+# MB per hour of speech at 10 arcs per frame, below the paper's 0.86 (C8: 6 GB for 7,000 h).
+TARGET = 0.6
 # Utterances per training step.
 BATCH = 4
 
@@ -62,7 +62,7 @@ class Sizes:
 
 
 SMOKE = {"sizes": Sizes(utterances=6, seconds=2.0, words=40, repeats=1)}
-TARGETS = (Target(f"lattices, {SIZE}", 0.6, table_figure(SIZE), at_most=True),)
+TARGETS = (Target(f"lattices, {SIZE}", TARGET, table_figure(SIZE), at_most=True),)
 
 
 def benchmark(device: str | None = None, sizes: Sizes = Sizes()) -> Table:

@@ -49,7 +49,7 @@ BENCHMARKS = (
 )
 """The modules of this folder that `python -m benchmarks` runs, with - for _."""
 ALL = ("train", "train-ctc", "features", "decode", "lattice", "align", "compression", "score")
-"""The benchmarks that need nothing but the toolkit, in the order of `python -m benchmarks all`."""
+"""What `python -m benchmarks all` runs, in this order; none of them needs other files."""
 
 
 class BenchmarkError(ToolkitError):

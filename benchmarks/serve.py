@@ -141,9 +141,9 @@ def summary(conversations: Sequence[Conversation]) -> str:
     texts = {conversation.text for conversation in conversations}
     agree = "the same for all" if len(texts) == 1 else f"{len(texts)} different texts"
     return (
-        f"result of a message: median {statistics.median(lags):.0f} ms, 99 % within"
+        f"delay of a message's result: median {statistics.median(lags):.0f} ms, 99 % within"
         f" {lags[int(0.99 * (len(lags) - 1))]:.0f} ms, at most {lags[-1]:.0f} ms\n"
-        f"last words after the end: median {statistics.median(lasts):.0f} ms, at most"
+        f"delay of the last words: median {statistics.median(lasts):.0f} ms, at most"
         f" {lasts[-1]:.0f} ms\n"
         f"{len(conversations[0].text.split())} words, {agree}"
     )

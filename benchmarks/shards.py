@@ -79,7 +79,7 @@ def benchmark(
     return table.with_notes(
         f"{hours:g} h in shards of {shard_hours:g} h: {DIMENSION} features, {KEPT} of "
         f"{SENONES:,} logits; batches of shuffled chunks, nothing is trained",
-        f"an object comes at {BANDWIDTH / 1e6:.0f} MB/s after the latency; every round begins "
+        f"after the latency, an object is read at {BANDWIDTH / 1e6:.0f} MB/s; every round begins "
         "with an empty cache",
     )
 

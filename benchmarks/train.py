@@ -1,4 +1,4 @@
-"""Training throughput of the networks; that of the LSTM relative to the GEMM limit."""
+"""Training throughput of the networks, for the LSTM relative to the GEMM limit."""
 
 import tempfile
 from collections.abc import Iterator
@@ -201,13 +201,14 @@ def benchmark(
 ) -> Table:
     """Measure low-rate frames per second of complete training steps (C6, C7), on a GPU if any.
 
-    Loader, chunker, model, loss, clipping and Adam are all included; so the ratio of a row is the
+    Loader, chunker, model, loss, clipping and Adam are all included. The ratio of a row is thus the
     fraction of the float32 GEMM rate that training turns into scored frames. The plain loop is the
     obvious implementation: load an utterance, run torch's LSTM, take one step of Adam. For a GPU
     there are also rows with larger batches, which are needed to fill it.
 
-    Lattice-free MMI is measured with a TDNN-F as wide as the LSTM, so that its ratio to the LSTM's
-    GEMM limit has no meaning; the notes say what share of a step its criterion takes.
+    Lattice-free MMI is measured with a TDNN-F as wide as the LSTM. The ratio of its row has no
+    meaning, because the GEMM limit is that of the LSTM. The notes give the criterion's share of a
+    step.
 
     Args:
       config: sizes of the network.

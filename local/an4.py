@@ -52,7 +52,9 @@ def parse_line(line: str, path: Path) -> tuple[str, str]:
     """Split `<s> WORDS </s> (utterance)` into the utterance's id and its words."""
     match = re.fullmatch(r"(.*)\(([^()\s]+)\)\s*", line)
     if match is None:
-        raise ManifestError(f"{path}: the line {line!r} does not end with an id in parentheses")
+        raise ManifestError(
+            f"{path}: the line {line!r} does not end with an id in parentheses: correct this line"
+        )
     words = [word for word in match[1].split() if word not in ("<s>", "</s>")]
     return match[2], " ".join(words)
 

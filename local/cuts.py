@@ -19,6 +19,9 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
     if not root.is_file():
         files = {part: path for part, path in files.items() if matches(part, patterns)}
     if not files:
-        raise ManifestError(f"no file of cuts in {root} has a part that matches {patterns}")
+        raise ManifestError(
+            f"no file of cuts in {root} has a part that matches {patterns}: set `corpus.train`, "
+            "`corpus.dev` and `corpus.test` to the names of your parts"
+        )
     parts = {part: read_cut_file(path, corpus.map_paths) for part, path in files.items()}
     return assemble(parts, corpus, hold_out_test=True)

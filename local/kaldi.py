@@ -43,6 +43,7 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
     if not parts:
         raise ManifestError(
             f"no Kaldi data directory (a folder with {table} and text) under {root} has a "
-            f"name that matches {patterns}"
+            f"name that matches {patterns}: set `corpus.root` to the folder above your data "
+            "directories, or `corpus.train`, `corpus.dev` and `corpus.test` to their names"
         )
     return assemble(parts, corpus, hold_out_test=True)

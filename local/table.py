@@ -23,7 +23,10 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
             if matches(name, patterns)
         }
         if not parts:
-            raise ManifestError(f"no table in {root} has a name that matches {patterns}")
+            raise ManifestError(
+                f"no table in {root} has a name that matches {patterns}: set `corpus.train`, "
+                "`corpus.dev` and `corpus.test` to the names of your tables"
+            )
         return assemble(parts, corpus, hold_out_test=True)
     if not root.is_file():
         raise ManifestError(f"{root} is not a file: corpus.root must be the table, a CSV file")

@@ -99,7 +99,7 @@ def test_healthy_machine(answers, capsys):
     assert "ok       jiwer" in output
     assert "ok       click" in output
     assert "processor" in output
-    assert "All packages that the recipes need" in output
+    assert "All packages required by the recipes" in output
 
 
 def test_missing_engine_is_named_with_its_remedy_and_others_are_still_tested(answers, capsys):

@@ -152,8 +152,8 @@ def remedy(finding: Finding) -> str:
     # k2 is compiled for one version of torch: another version of k2 cannot simply be reinstalled.
     if name == "k2" and finding.version not in ("", K2_VERSION):
         return (
-            f"{pip} uninstall k2 (the toolkit searches without it), or install the wheel for torch"
-            f" {_installed('torch')}, see docs/install.md"
+            f"{pip} uninstall k2 (the toolkit's own search replaces it), or install the wheel for"
+            f" torch {_installed('torch')}, see docs/install.md"
         )
     if name == "k2":
         options = "--require-hashes --no-deps" + " --force-reinstall" * broken
@@ -211,7 +211,7 @@ def run_checks(engines: Sequence[Engine] = ENGINES, as_json: bool = False) -> bo
         target = "setup-reference" if REFERENCE else "setup"
         print(f"`make -B {target}` in the project's folder installs what is missing.")
     else:
-        print("All packages that the recipes need here work.")
+        print("All packages required by the recipes work on this machine.")
     return not fatal
 
 
@@ -231,7 +231,7 @@ def _about_machine() -> dict[str, str]:
     ]
     build = re.search(r"build (\d[\w.]*)", java)
     if has_cards:
-        texts["gpu"] += f" (nvidia-smi sees {cards})"
+        texts["gpu"] += f" (nvidia-smi lists {cards})"
     if REFERENCE and texts["gpu"].startswith("fails"):
         texts["gpu"] += "; torch 1.13.1 does not support Hopper and later GPUs, but torch 2 does"
     return {
@@ -287,7 +287,7 @@ def _features(engine: str | None = None) -> str:
     features = compute(0.1 * torch.sin(torch.arange(16000) * (2 * torch.pi * 1000 / 16000)))
     _expect(tuple(features.shape) == (100, 64), f"shape {tuple(features.shape)}")
     # 1 s of audio at a shift of 10 ms; mel filter 21 of 64 is the one that a tone of 1 kHz excites.
-    _expect(int(features[50].argmax()) == 21, f"filter {int(features[50].argmax())} of a tone")
+    _expect(int(features[50].argmax()) == 21, f"peak in filter {int(features[50].argmax())}")
     return f"computed by {engine_version(compute.engine)}"
 
 

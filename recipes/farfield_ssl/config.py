@@ -131,13 +131,13 @@ class Config(HybridConfig):
         """
         if self.corpus.features == "kaldi":
             raise ValueError(
-                "corpus.features=kaldi: this recipe simulates rooms, for which it needs audio; "
-                "recipes/librispeech/run.py takes features"
+                "a corpus with `corpus.features=kaldi` has no audio, but this recipe needs audio "
+                "to simulate rooms: use recipes/librispeech/run.py"
             )
         if self.corpus.speakers == "auto":
             raise ValueError(
-                "corpus.speakers=auto: this recipe chooses speakers before it clusters recordings; "
-                "give a corpus that names its speakers"
+                "this recipe chooses speakers before recordings can be clustered "
+                "(`corpus.speakers=auto`): give a corpus that names its speakers"
             )
 
     @property

@@ -35,7 +35,7 @@ class Config:
     """All settings of a run; a stage becomes stale if a setting that it reads changes."""
 
     corpus: CorpusConfig = CorpusConfig()
-    """Which corpus, and its splits."""
+    """The corpus and its splits."""
     check: CheckConfig = CheckConfig(frames_per_phone=2)
     """What counts as a fault of the data. A letter needs at least one output frame, which is two
     input frames (A12)."""
@@ -114,8 +114,8 @@ class Config:
         """
         if self.corpus.features == "kaldi":
             raise ValueError(
-                "corpus.features=kaldi: this recipe extracts its features from audio; "
-                "recipes/librispeech/run.py takes features"
+                "a corpus with `corpus.features=kaldi` has no audio, but this recipe extracts its "
+                "features from audio: use recipes/librispeech/run.py"
             )
 
     def __post_init__(self) -> None:

@@ -161,8 +161,8 @@ def write_bundles(
     if rivals:
         chosen.append(min(rivals, key=lambda candidate: candidate.errors))
 
-    # 2. Write their bundles, and let them recognise every utterance alone: that is the error rate
-    # with unknown speakers.
+    # 2. Write their bundles. Each bundle recognises every utterance alone, which gives the error
+    # rate with unknown speakers.
     measured = []
     for candidate in chosen:
         _write(run, candidate, out / candidate.system.name)
@@ -344,7 +344,9 @@ def _best(run: Run, candidates: Sequence[_Candidate]) -> _Candidate:
     ]
     if not allowed:
         names = ", ".join(dict.fromkeys(candidate.system.name for candidate in candidates))
-        raise ToolkitError(f"bundle={system_name}: this system was not decoded; set one of {names}")
+        raise ToolkitError(
+            f"`bundle` names {system_name}, which this run does not decode: set one of {names}"
+        )
     return min(allowed, key=lambda candidate: candidate.errors)
 
 

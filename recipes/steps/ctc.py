@@ -192,8 +192,8 @@ def write_all_records(run: Run) -> dict[str, float]:
     """Write the records for training and evaluation, of utterances up to `records.max_seconds`.
 
     The other splits need no records: they are decoded from their features, including long
-    utterances. The paper leaves long utterances out of its test sets (A6), so the headline says how
-    many there are.
+    utterances. The paper leaves long utterances out of its test sets (A6). The headline therefore
+    has their number.
     """
     out, units, config = run.make("records"), load_units(run.need("units")), run.config.records
     headline = {}

@@ -60,7 +60,7 @@ from toolkit.train.cross_entropy import train_cross_entropy
 from toolkit.train.lfmmi import train_lfmmi
 
 ADDRESS = "address.json"
-"""File that stands for shards in a remote store: their address, and the digest of their list."""
+"""File in place of shards in a remote store: their address, and the digest of their list."""
 
 
 def check_executor(config: Any) -> None:

@@ -43,11 +43,11 @@ SEVEN_SPEEDS = AugmentConfig(speeds=(0.82, 0.88, 0.94, 1.06, 1.12, 1.18))
 """Speed perturbation for few speakers: a voice at another speed counts as another voice."""
 
 ANY_VOLUME_AND_SPEAKER = PerturbConfig(volume=(0.125, 2.0), unknown_speakers=0.5)
-"""For networks on log-mel energies: volumes as in Kaldi's recipes, and speakers that are not known.
-With it the demo's LSTM makes 70 instead of 214 errors if the recordings are 20 dB quieter, and 67
-instead of 66 on the recordings as they are. If speakers are unknown, AN4's TDNN-F makes 54 and 58
-instead of 58 and 76 errors in two divisions. It changes nothing for networks on speaker-adapted
-features."""
+"""Training of networks on log-mel energies for the volumes of Kaldi's recipes and for unknown
+speakers. The demo's LSTM then makes 70 instead of 214 errors if the recordings are 20 dB quieter,
+and 67 instead of 66 on the recordings as they are. If speakers are unknown, AN4's TDNN-F makes 54
+and 58 instead of 58 and 76 errors in two divisions. Nothing changes for networks on
+speaker-adapted features."""
 
 SHORT_MONO = MonophoneConfig(
     EmConfig(
@@ -96,7 +96,7 @@ class HybridConfig:
     """The settings of every hybrid recipe."""
 
     corpus: CorpusConfig = CorpusConfig()
-    """Which corpus, and its splits."""
+    """The corpus and its splits."""
     check: CheckConfig = CheckConfig()
     """What counts as a fault of the data. Faults exclude an utterance or stop the run."""
     lang: LangConfig = LangConfig()
@@ -179,7 +179,7 @@ class HybridConfig:
         """
         if self.corpus.features == "kaldi" and self.augment.speeds:
             raise ValueError(
-                "augment.speeds copies audio, and a corpus with corpus.features=kaldi has none: "
+                "`augment.speeds` needs audio, and a corpus with `corpus.features=kaldi` has none: "
                 "add --set augment.speeds="
             )
 

@@ -96,7 +96,7 @@ def test_a_folder_called_dash_can_be_named(transcripts):
 def test_a_recipe_reads_its_data_again(option):
     result = run("new-corpus", "mine", option, "-", stdin="audio,text\n")
     assert result.exit_code == 2
-    assert "reads it more than once: give a file" in " ".join(result.stderr.split())
+    assert "reads the data more than once: give a file" in " ".join(result.stderr.split())
 
 
 def test_cuts_are_printed_alone(tmp_path, monkeypatch):

@@ -82,7 +82,7 @@ def test_hmm_show_tree(tree):
 @pytest.mark.parametrize("flags", [["--json", "--dot", "-"], ["--dot", "-", "--json"]])
 def test_json_refuses_a_second_document_on_standard_output(tree, flags):
     result = run("hmm", "show-tree", tree, "--phone", "AH", *flags, status=2)
-    assert "--json prints one object: give --dot a file, not -" in result.stderr
+    assert "both print to standard output: give --dot a file, not -" in result.stderr
     assert result.stdout == ""
 
 

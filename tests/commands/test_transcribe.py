@@ -364,4 +364,4 @@ def test_the_card_is_printed_first(transcriber, final_bundles):
     assert first == str(card)
     assert "12 words; trained on 0.5 h of speech (corpus an4, 9 speakers); WER 15.00 %" in first
     fast = run("--model", final_bundles, "--fast", "a.wav").stderr.splitlines()[0]
-    assert fast == f"without rescoring (any error rates are with it): {card}"
+    assert fast == f"without rescoring (error rates here are with rescoring): {card}"

@@ -97,7 +97,7 @@ def write(tmp_path):
 @pytest.mark.parametrize("channels", [1, 2])
 def test_samples_scaled_to_integers_are_refused(write, samples, form, channels):
     path = write(np.stack([samples] * channels, axis=1), form)
-    message = r"float samples up to [\d.,]+, which must lie in \[-1, 1\]"
+    message = r"float samples up to [\d.,]+, but the limits are -1 and 1"
     assert decode(str(path)).bad_scale
     with pytest.raises(AudioError, match=f"{path}: {message}"):
         load_audio(path)

@@ -168,7 +168,7 @@ def test_utterances_shorter_than_a_window_are_listed(cuts, make_cut, tmp_path, c
     assert sorted(store.ids) == sorted(cut.id for cut in cuts)
     assert store.failed_cuts == short
     assert extract([*cuts, *short], CONFIG, tmp_path / "f")["failed"] == 2  # by the markers
-    with pytest.raises(ExtractError, match="2 of 2 utterances failed"):
+    with pytest.raises(ExtractError, match="2 of 2 utterances have no features"):
         extract(short, CONFIG, tmp_path / "none")
 
 

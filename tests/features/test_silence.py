@@ -8,10 +8,18 @@ import torch
 
 from toolkit.features.config import FrontendConfig
 from toolkit.features.frontend import Frontend
-from toolkit.features.gmm_features import GmmFeatures
+from toolkit.features.gmm_features import GmmFeatures, GmmFrontend
 from toolkit.features.normalise import Cmvn, estimate_normaliser
 from toolkit.features.shards import CmnState, FeatureStore, StoreError, write_manifest, write_shard
-from toolkit.features.silence import SILENT_AFTER, SilentSpans, counted_frames, outside, spans
+from toolkit.features.silence import (
+    PLP_MARK,
+    SILENT_AFTER,
+    SilentSpans,
+    counted_frames,
+    fill_digital_silence,
+    outside,
+    spans,
+)
 from toolkit.pipeline.steps.stats import NormaliserStats, merge
 
 KINDS = ("fbank", "fbank_mfcc", "mfcc", "plp")
@@ -66,6 +74,50 @@ def test_silent_spans_of_a_stream_are_those_of_the_whole(size):
     finder = SilentSpans("fbank")
     silent = torch.cat([finder.push(x) for x in features.split(size)])
     assert spans(silent) == [[0, 30], [99 + SILENT_AFTER, 129], [154 + SILENT_AFTER, 184]]
+
+
+def test_digital_silence_is_filled_with_the_quietest_frames():
+    """The windows of two frames on either side contain some of it: if quiet, they are filled."""
+    sound = torch.arange(44.0)[:, None] * torch.tensor([1.0, -1.0])
+    silence = torch.full((6, 2), PLP_MARK)
+    features = torch.cat([sound[20:], silence, sound[:20]])
+    counted = counted_frames(features, "plp")
+    filled = fill_digital_silence(features, counted)
+    assert filled[:, 0].tolist() == [*range(20, 44), 2, 3, 4, 5, 2, 3, 4, 5, *range(2, 20)]
+
+
+def test_short_sounds_between_digital_silence_fill_it():
+    features = torch.tensor([[PLP_MARK], [3.0], [2.0], [PLP_MARK]])
+    assert fill_digital_silence(features, features[:, 0] > 0).tolist() == [
+        [2.0],
+        [3.0],
+        [2.0],
+        [2.0],
+    ]
+
+
+@pytest.mark.parametrize("level", [PLP_MARK, 5.0])
+def test_nothing_is_filled_without_silence_or_without_sound(level):
+    features = torch.full((5, 3), level)
+    assert fill_digital_silence(features, counted_frames(features, "plp")) is features
+
+
+@pytest.mark.parametrize("seconds", [0.3, 2.0])
+def test_zeros_hardly_change_the_gmm_features_beside_them(seconds):
+    """Deltas and splicing reach 8 frames into the zeros, which then look like the pause."""
+    frontend, gmm = Frontend(FrontendConfig("plp")), GmmFrontend(splice=4)
+    samples = torch.cat([speech(), speech(level=0.003, seed=2), speech(seed=1)])
+    zeros = torch.zeros(int(seconds * SECOND))
+    intact, altered = (
+        frontend(samples),
+        frontend(torch.cat([samples[:24000], zeros, samples[24000:]])),
+    )
+    counted, mean = counted_frames(altered, "plp"), intact.mean(dim=0)
+    expected = gmm(intact, mean)[141:148]  # until the windows touch the zeros
+    filled = gmm(fill_digital_silence(altered, counted), mean)[141:148]
+    assert (filled - expected).abs().max() < 0.2 * (
+        gmm(altered, mean)[141:148] - expected
+    ).abs().max()
 
 
 @pytest.fixture

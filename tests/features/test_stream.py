@@ -50,7 +50,7 @@ def test_faulty_files_are_an_error_with_their_name(audio, frontend, tmp_path):
         ("link.wav", "a link to nowhere, which does not exist"),
         ("samples.raw", "raw samples without a header"),
         ("none.wav", "no such audio file"),
-        (f"{'x' * 5000}.wav", "no audio file can be opened there \\(File name too long"),
+        (f"{'x' * 5000}.wav", "the audio file cannot be opened \\(File name too long"),
     ):
         with pytest.raises(AudioError, match=message):
             extract_file(tmp_path / name, frontend)

@@ -45,7 +45,7 @@ def test_the_corpus_is_seen_for_what_it_is(outputs):
     printed = outputs["2. A recipe"]
     assert "60 utterances" in printed
     assert "by utterance" in printed
-    assert "taken for English" in printed
+    assert "treated as English" in printed
     assert "caution" in printed
 
 
@@ -94,7 +94,7 @@ def test_kaldis_form_gives_the_same_utterances(outputs, project):
 
 def test_german_is_pronounced_by_its_letters(outputs, project):
     printed = outputs["Other languages"]
-    assert "not taken for English" in printed
+    assert "not treated as English" in printed
     assert "graphemes" in printed
     lexicon = (project / "recipes/gespraeche/exp/base/lang/lexicon.txt").read_text()
     assert "\nFÄHRT F_B Ä_I H_I R_I T_E\n" in lexicon

@@ -110,7 +110,7 @@ def test_a_case_sensitive_transliteration_in_kaldis_form(project):
     (data / "local/dict/lexicon.txt").write_text(silences + lexicon_lines(TRANSLITERATED))
     printed = typed(".venv/bin/toolkit new-corpus translit --from-kaldi speech/data", project)
     tokens = sum(len(text.split()) for _, text, _ in rows)
-    assert f"text: as-given; as they stand {tokens} of {tokens} words are in the lexicon" in printed
+    assert f"text: as-given; as written, {tokens} of {tokens} words are in the lexicon" in printed
     exp, vocabulary = run_recipe(project, "translit", rows, WHOLE)
     phones = (exp / "lang/phones.txt").read_text()
     assert "\nN_B " in phones
@@ -173,7 +173,7 @@ def test_digits_and_symbols_that_the_lexicon_has(project):
     (folder / "symbols.lexicon").write_text(lexicon_lines(WITH_SYMBOLS))
     arguments = "--from-csv symbols/table.tsv --lexicon symbols/symbols.lexicon"
     printed = typed(f".venv/bin/toolkit new-corpus symbols {arguments}", project)
-    assert "text: as-given; as they stand" in printed
+    assert "text: as-given; as written" in printed
     assert "with digits" not in printed
     exp, _ = run_recipe(project, "symbols", rows)
     report = (exp / "check/report.txt").read_text()

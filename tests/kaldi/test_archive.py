@@ -110,12 +110,12 @@ def test_faults_of_tables_name_the_file(table):
         (b"", "bad.scp: has no entries"),
         (b"a \xff\n", "bad.scp:1: byte 3 is not UTF-8"),
         (b"a " + b"9" * 400 + b"\n", "bad.scp:1: a: there is no file"),
-        (b"a x.ark:" + b"9" * 30 + b"\n", "bad.scp:1: a: no file is as long as the offset '9999"),
+        (b"a x.ark:" + b"9" * 30 + b"\n", "bad.scp:1: a: the offset '9999"),
     ):
         bad.write_bytes(content)
         with pytest.raises(ToolkitError, match=message):
             entries(bad)
-    with pytest.raises(ToolkitError, match="cannot read it: No such file"):
+    with pytest.raises(ToolkitError, match="cannot be read: No such file"):
         entries(folder / "gone.ark")
 
 

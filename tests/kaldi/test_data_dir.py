@@ -228,7 +228,7 @@ def test_two_sides_of_a_file_of_one_channel_are_a_fault(folder, audio, tmp_path)
     (path / "reco2file_and_channel").write_text("x s A\ny s B\nz b B\n")
     x, y, z = read_kaldi_dir(path)
     assert [fault_of(cut) for cut in (x, y, z)] == ["no-channel", "no-channel", None]
-    assert x.custom["fault_detail"] == f"side A of several (A, B), but 1 channel in {wav}"
+    assert x.custom["fault_detail"] == f"side A: sides A, B are named, but only 1 channel in {wav}"
     assert channel_name(z) == "B"
 
 
@@ -500,7 +500,7 @@ def test_cuts_that_kaldi_cannot_use_are_left_out_with_the_reason(cut, tmp_path):
         ("a-2", "no word in its transcript"),
         ("a-3", "missing-audio: gone"),
     )
-    with pytest.raises(ManifestError, match=r"no utterance .* first a-2: no word"):
+    with pytest.raises(ManifestError, match=r"no utterance .* first is a-2: no word"):
         export_data_dir([cut("a-2", "a", "")], tmp_path / "empty")
 
 
@@ -527,7 +527,7 @@ def test_audio_that_wav_scp_cannot_name_is_left_out(cut, tmp_path):
     export = export_data_dir([cut("a-1", "a"), fast, two_files], tmp_path / "out")
     assert (tmp_path / "out/text").read_text() == "a-1 A B\n"
     assert dict(export.left_out) == {
-        "a-2": "its audio is changed when it is read, such as in speed: write the result to a file",
+        "a-2": "transforms change its audio, such as its speed: write the result to a file",
         "a-3": "its recording consists of 2 files",
     }
 

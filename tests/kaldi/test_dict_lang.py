@@ -53,7 +53,7 @@ def test_a_question_splits_each_two_phones_of_a_line(folder):
 def test_a_dictionary_round_trips_bit_for_bit(folder, tmp_path):
     loaded = read_dict(folder)
     assert loaded.lexicon == LEXICON
-    assert loaded.notes == ("left out, because the toolkit adds its own: !SIL <UNK>",)
+    assert loaded.notes == ("words left out, because the toolkit adds its own: !SIL <UNK>",)
     write_dict(Lang.of(loaded.lexicon), tmp_path / "again")
     for path in folder.glob("*.txt"):
         assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
@@ -176,7 +176,7 @@ def test_words_and_ids_round_trip(tmp_path, marked):
         lang.phones,
         lang.words,
     )
-    assert notes == ("left out, because the toolkit adds its own: <UNK>",)
+    assert notes == ("words left out, because the toolkit adds its own: <UNK>",)
 
 
 def test_sets_have_names_numbers_and_lists(tmp_path):
@@ -215,7 +215,7 @@ def test_a_directory_that_kaldi_made(tmp_path):
         (tmp_path / name).write_text(content)
     lang, notes = read_lang(tmp_path)
     assert lang.lexicon == {"<UNK>": [("SPN",)], "KT": [("k_B", "t_E")]}
-    assert notes == ("left out, because the toolkit adds its own: <oov> <sil>",)
+    assert notes == ("words left out, because the toolkit adds its own: <oov> <sil>",)
     (tmp_path / "phones/align_lexicon.txt").write_text("<eps> <eps> sil\nkt kt k_B t_E\n")
     assert read_lang(tmp_path)[1] == ()
 

@@ -243,8 +243,8 @@ def test_values_dimensions_and_copies_are_found(splits, tmp_path):
     archive = tmp_path / "train/feats.ark"
     assert details["nan"].startswith(f"{archive}: values that are not finite")
     assert details["nan"].endswith("in 1 frames, first 7")
-    assert details["wide"] == f"{archive}: 6 values per frame, where most have 5"
-    assert details["copy"] == "the features are those of a1 in train"
+    assert details["wide"] == f"{archive}: 6 values per frame; most utterances have 5"
+    assert details["copy"] == "same features as utterance a1 in train"
     assert find_feature_faults(splits, jobs=2) == faults
 
 

@@ -209,5 +209,7 @@ def test_features_get_the_new_ids_of_a_data_directory(small_store, tmp_path):
 
 def test_a_table_of_other_utterances_is_an_error(table, tmp_path):
     path = table(a=[[1.0]])
-    with pytest.raises(ToolkitError, match=r"has none of the 1 utterances; its first is 'a'"):
+    with pytest.raises(
+        ToolkitError, match=r"of the 1 utterances; the first utterance in it is 'a'"
+    ):
         import_features(path, cuts_without_audio({"q": 1}, {}, {}), tmp_path / "out")

@@ -517,7 +517,7 @@ def test_transition_ids_without_their_model_are_an_error(recogniser, tmp_path):
     result = CliRunner().invoke(cli.main, list(map(str, command)))
     assert result.exit_code == 1
     assert "its labels are transition ids" in result.output
-    assert "give their model with --model" in result.output
+    assert "give the graph's model with --model" in result.output
 
 
 def test_log_likelihoods_of_another_model_are_an_error(recogniser, tmp_path):

@@ -54,7 +54,7 @@ def test_lang_out_and_in(tmp_path):
     dictionary = tmp_path / "local/dict"
     run("import-lang", dictionary, "--position-dependent", "--out", tmp_path / "one")
     result = run("import-lang", tmp_path / "local/lang", "--out", tmp_path / "two")
-    assert "left out, because the toolkit adds its own: <UNK>" in result.stderr
+    assert "words left out, because the toolkit adds its own: <UNK>" in result.stderr
     for name in ("one", "two"):
         for path in (tmp_path / "lang").iterdir():
             assert (tmp_path / name / path.name).read_bytes() == path.read_bytes(), path.name

@@ -58,7 +58,7 @@ def test_accepted_but_unusable_content_is_a_remark(write, name, content, message
         ("text", "a-1 X\na-2 <s> Y\nb-1 X\n", "text:2: a-2 has the word <s>"),
         ("text", "a-1 X\nb-1 X\n", "text: lacks 1 entries, such as a-2"),
         ("text", "a-1 X\n\na-2 Y\nb-1 X\n", "text:2: '' is not in the order"),
-        ("wav__scp", "r1 ~/x.wav\nr2 y.wav\n", "wav.scp:1: no file, or a path with ~"),
+        ("wav__scp", "r1 ~/x.wav\nr2 y.wav\n", "wav.scp:1: no file, or a path that begins with ~"),
         ("wav__scp", "r1 x.wav\n", "wav.scp: lacks 1 entries, such as r2"),
         ("segments", "a-1 r1 0 1\na-2 r1 2 1\nb-1 r2 0 1\n", "segments:2: not"),
         ("segments", "a-1 r1 0 1\na-2 r1 0 -1\nb-1 r2 0 1\n", "segments:2: not"),

@@ -166,5 +166,5 @@ def test_a_failure_of_lmplz_is_raised(fake):
 
 def test_a_missing_lmplz_is_an_error_that_names_the_alternative(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NgramError, match="set estimator to 'numpy'"):
+    with pytest.raises(NgramError, match="set `estimator` to 'numpy'"):
         estimate_with_lmplz([["A"]], {"A"}, 3, (1,))

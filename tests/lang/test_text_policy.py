@@ -519,7 +519,7 @@ def test_sources(tmp_path):
 
 
 def test_missing_text_is_named(tmp_path):
-    with pytest.raises(TextError, match="no file, folder or pattern matches"):
+    with pytest.raises(TextError, match="no file matches the pattern"):
         text_files(tmp_path / "absent*")
     with pytest.raises(TextError, match=r"no \.txt"):
         text_files(tmp_path)

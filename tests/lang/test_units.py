@@ -232,14 +232,14 @@ def test_symbols_in_brackets_do_not_decide_the_case_of_a_model(settings, texts):
 
 def test_settings_of_external_models(tmp_path):
     for changes in ({"kind": "sentencepiece"}, {"kind": "bpe", "model": tmp_path / "x"}):
-        with pytest.raises(ValueError, match="needs a model"):
+        with pytest.raises(ValueError, match="`model` must be set for"):
             UnitsConfig(**changes)
     with pytest.raises(UnitsError, match="not a sentencepiece model"):
         make_units(UnitsConfig("sentencepiece", model=tmp_path / "x"), [])
 
 
 def test_errors_of_pieces(texts, tmp_path):
-    with pytest.raises(UnitsError, match="5000 pieces"):
+    with pytest.raises(UnitsError, match="5000 word pieces"):
         make_units(UnitsConfig("bpe", 5000), texts)
     with pytest.raises(UnitsError, match=r"27 different letters.*from 27 to at least 28"):
         make_units(UnitsConfig("bpe", 27), texts)

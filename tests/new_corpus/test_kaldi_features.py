@@ -33,7 +33,7 @@ def test_features_are_used_if_there_is_no_audio(root, tmp_path, wav_scp):
     (data / "cmvn.scp").write_text("")
     new_corpus = create_recipe(root, "shared", data, "kaldi")
     (remark,) = [line for line in new_corpus.remarks if line.startswith("features: ")]
-    assert "from feats.scp, with 5 values per frame, 10 ms per frame assumed" in remark
+    assert "from feats.scp, with 5 values per frame, a frame shift of 10 ms (assumed)" in remark
     assert ("none of the files in wav.scp exists" in remark) == (wav_scp is not None)
     assert "cmvn.scp is not needed" in remark
     config = config_of(root)
@@ -61,7 +61,7 @@ def test_several_directories_of_features(root, tmp_path):
         (tmp_path / "data" / part / "utt2dur").write_text("a0 1.2\n")
     new_corpus = create_recipe(root, "shared", tmp_path / "data", "kaldi")
     assert "not used: train_sp" in new_corpus.remarks
-    assert any("a frame every 10 ms by utt2dur" in line for line in new_corpus.remarks)
+    assert any("a frame shift of 10 ms (from utt2dur)" in line for line in new_corpus.remarks)
     splits = kaldi.manifests(config_of(root).corpus, tmp_path / "data")
     assert {split: len(cuts) for split, cuts in splits.items()} == {
         "train": 20,

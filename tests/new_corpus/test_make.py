@@ -51,7 +51,7 @@ def test_a_table(root, corpus):
     assert names == [f"recipes/mine/{name}" for name in ("config.py", "run.py", "README.md")]
     assert os.access(new_corpus.written[1], os.X_OK)
     assert new_corpus.remarks[1].startswith("splits: train 15 s (6 speakers), dev 2 s (1 speaker)")
-    assert any("taken for English" in line for line in new_corpus.remarks)
+    assert any("treated as English" in line for line in new_corpus.remarks)
     assert all(line in new_corpus.written[2].read_text() for line in new_corpus.remarks[:4])
     assert sorted(path.name for path in (root / "local").iterdir()) == ["__init__.py", "an4.py"]
     module, config = config_of(root, "mine")
@@ -383,7 +383,7 @@ def test_text_is_used_as_given_if_the_lexicon_has_its_words(root, corpus):
     lexicon.write_text("saN S\nsan S A\ndr. D\n{LG} L\n(3 T\n")
     new_corpus = create_recipe(root, "given", path, "table", str(lexicon))
     assert any(
-        "text: as-given; as they stand 200 of 200 words are in the lexicon" in line
+        "text: as-given; as written, 200 of 200 words are in the lexicon" in line
         and "and 120 of 160 in upper case without punctuation" in line
         for line in new_corpus.remarks
     )
@@ -408,9 +408,7 @@ def test_the_dictionary_beside_kaldi_directories_is_the_lexicon(root, corpus, pl
         (data / name).write_text("".join(lines))
     (dictionary / "lexicon.txt").write_text("!SIL SIL\nthe D\ncat K\n")
     new_corpus = create_recipe(root, "kaldis", data, "kaldi")
-    assert any(
-        "text: as-given; as they stand 80 of 80 words" in line for line in new_corpus.remarks
-    )
+    assert any("text: as-given; as written, 80 of 80 words" in line for line in new_corpus.remarks)
     _, config = config_of(root, "kaldis")
     assert config.lang == LangConfig(dictionary / "lexicon.txt", "as-given")
     phones = {"silence_phones": "SIL", "optional_silence": "SIL", "nonsilence_phones": "D\nK"}

@@ -154,7 +154,7 @@ def test_a_flipped_byte_in_an_intermediate_is_made_again(tmp_path, make_step, ma
     expected = files_below(tmp_path / "first"), files_below(tmp_path / "second")
     shutil.rmtree(tmp_path / "second")
     flip(damaged)
-    with pytest.raises(FailedPartitionsError, match=r"1-0\.bin.*it makes the damaged object again"):
+    with pytest.raises(FailedPartitionsError, match=r"1-0\.bin.*it rebuilds the damaged object"):
         both()
     both()
     assert (files_below(tmp_path / "first"), files_below(tmp_path / "second")) == expected

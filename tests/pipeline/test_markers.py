@@ -75,7 +75,7 @@ def test_outputs_that_the_driver_finds_damaged_are_made_again(done, tmp_path):
     (output,) = result.outputs
     store.put(output.path, b"z")
     with (
-        pytest.raises(DamagedObjectError, match=r"shards/x.*makes the damaged object again"),
+        pytest.raises(DamagedObjectError, match=r"shards/x.*rebuilds the damaged object"),
         rebuild_damaged(store),
     ):
         store.get(output)
@@ -84,7 +84,7 @@ def test_outputs_that_the_driver_finds_damaged_are_made_again(done, tmp_path):
     ref = replace(partition.inputs[0], digest="0")
     with pytest.raises(DamagedObjectError) as caught, rebuild_damaged(store):
         store.get(ref)
-    assert "makes the damaged object again" not in str(caught.value)
+    assert "rebuilds the damaged object" not in str(caught.value)
     assert pickle.loads(pickle.dumps(caught.value)).path == ref.path
 
 

@@ -149,7 +149,7 @@ def test_rates_round_trip_and_missing_ones_are_named(tmp_path):
         Rates.load(tmp_path / "bad.json")
     for wrong in ('{"select": {"speed": 0}}}', '{}, "seconds_per_utterance": 0}'):
         (tmp_path / "bad.json").write_text('{"steps": ' + wrong)
-        with pytest.raises(RatesError, match=r"bad.json: no rates .*above 0"):
+        with pytest.raises(RatesError, match=r"bad.json: not a file of rates .*above 0"):
             Rates.load(tmp_path / "bad.json")
     with pytest.raises(PlanError, match="extract"):
         plan(1.0, Cluster(), Rates({"select": StepRate(1.0)}))

@@ -236,7 +236,7 @@ def test_relative_paths_are_resolved_against_the_plan(place):
     [
         ({"teacher": "techer"}, "techer/config.json: no such file"),
         ({"normaliser": "fbank"}, "fbank: no such file"),
-        ({"device": "cuda:99"}, r"device is cuda:99, but torch finds \d+ GPUs"),
+        ({"device": "cuda:99"}, r"`device` is cuda:99, but torch finds \d+ GPUs"),
     ],
 )
 def test_missing_inputs_of_targets_are_refused_before_features_are_made(

@@ -43,7 +43,7 @@ def test_gtc_is_fastest_with_32_workers_only_with_a_shared_path_between_hosts():
     scenario = table1_scenario(2560, 2, 7.0, QUIET)
     assert scenario.network.core == 0  # 25 Gbit/s of each host, as in the paper
     variations = {v.name: v for v in speedup_variations(scenario, [0.008] * 4)}
-    table = variations["as in the table"]
+    table = variations["as in Table I"]
     assert all(b > 1.7 * a for a, b in zip(table.bmuf, table.bmuf[1:], strict=False))
     peaks = {name: variation.peak for name, variation in variations.items()}
     assert peaks.pop(SHARED) == 32
@@ -200,7 +200,7 @@ def test_page_and_files_hold_the_studies(tmp_path):
     assert kinds["length of training"] == "assumed"  # 512 minibatches, not those of the default
     default = table1_inputs(table1_scenario(360_000, 2, 8.0, QUIET), task, synthetic=True)
     assert {i.name: i.kind for i in default}["length of training"] == "fitted"
-    assert kinds["steps by their mean"] == "measured"
+    assert kinds["step times / mean step time"] == "measured"
     assert kinds["model"] == "paper"
     varied = rows_of(tmp_path / "table1_accuracies.csv")
     assert varied[0]["BMUF 128"] == rows[-1]["relative_accuracy"]
@@ -218,7 +218,7 @@ def test_page_and_files_hold_the_studies(tmp_path):
     assert "Table I" in page
     assert "<svg" in page
     assert "12,288" in page
-    assert f"It is {again['peak']} in the table; inputs that change it:" in page
+    assert f"The peak is {again['peak']} in the simulated Table I; inputs that change it:" in page
     for row in changed:
         moved = row["peak"] != again["peak"]
         assert (f"{row['input']} ({row['peak']})" in page) == moved
@@ -251,7 +251,7 @@ def test_the_command_writes_the_requested_studies(tmp_path):
     [
         (["--first", "1", "--largest", "4"], "`first` is 1"),  # its half more is 1 again
         (["--first", "15"], "`first` is 15"),
-        (["--first", "24", "--largest", "23"], "largest is 23"),
+        (["--first", "24", "--largest", "23"], "`largest` is 23"),
         (["--epochs", "0"], "epochs"),
     ],
 )

@@ -44,8 +44,8 @@ def test_exchanges_cost_the_measured_times():
 
 def test_rows_say_how_far_off_the_prediction_is():
     row = table_rows([Compared("adpsgd", 4, (5.0, 6.25), (4.5, 6.5))])[0]
-    assert row["off, %"] == -10
-    assert row["one slow, off, %"] == 4
+    assert row["error, %"] == -10
+    assert row["one slow, error, %"] == 4
     assert row["speed kept, %"] == 80
 
 

@@ -153,7 +153,7 @@ def test_json_is_not_mixed_with_alignments(files):
     arguments = ["--ref", files / "ref", "--hyp", files / "hyp", "--json", "--alignments"]
     result = run(*arguments, "-")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "--json prints one object" in result.stderr
+    assert "--json and --alignments cannot both print" in result.stderr
     assert "percent" in json.loads(run(*arguments, files / "standard-output").stdout)
 
 

@@ -149,8 +149,10 @@ def test_only_the_same_references_can_be_compared(first, second, message):
 def test_lines_tell_differences_words_and_speakers():
     lines = list(comparison_lines(compare_texts(FIRST, SECOND, speakers=SPEAKERS), ("A", "B")))
     assert lines[0].startswith("%WER of B minus A: -14.29 (-33.3 % relative) 95% Conf Inter")
-    assert lines[2].startswith("p-value: 1.0000 (two-sided, exchanging the systems of 3 utterances")
-    assert "Utterances: B better in 1, worse in 0, as many errors in 2" in lines
+    assert lines[2].startswith(
+        "p-value: 1.0000 (two-sided, exchanging the systems' results for 3 utterances"
+    )
+    assert "Utterances: B better in 1, worse in 0, same number of errors in 2" in lines
     assert "Matched pairs: none, 3 segments are too few for NIST's test" in lines
     fewer = lines.index("FEWER ERRORS BY B (2 words)")
     assert [line.split() for line in lines[fewer + 2 : fewer + 4]] == [

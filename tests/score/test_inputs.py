@@ -130,7 +130,7 @@ def test_ids_without_digits_are_found_by_what_the_other_side_has(tmp_path):
     hyp.write_text("anna HELLO WORLD\nbert GOOD DAYS\n")
     sides = InputReader().read(ref, hyp)
     assert (sides.refs["2"], sides.hyps["2"]) == ("bert GOOD DAY", "bert GOOD DAYS")
-    assert sides.notes[1].endswith("the same first words: if these are ids, --format text.")
+    assert sides.notes[1].endswith("the same first words. If these are ids, give --format text.")
     for path in (ref, hyp):
         path.write_text("".join(f"{id} A\n" for id in IDS))
     assert list(InputReader().read(ref, hyp).refs) == IDS

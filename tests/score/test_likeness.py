@@ -12,7 +12,7 @@ def test_different_normal_forms_get_a_remark():
     (remark,) = remarks("caf\u00e9 noir", "cafe\u0301 noir")
     assert "1 of 1 substitutions differ only in Unicode's normal form" in remark
     (remark,) = remarks("caf\u00e9", "cafe\u0301", unit="char")
-    assert "1 utterances have errors in Unicode's normal form alone" in remark
+    assert "1 utterances have errors only because of Unicode's normal form" in remark
     assert remarks("caf\u00e9", "cafe") == []
 
 

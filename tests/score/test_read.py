@@ -157,7 +157,9 @@ def test_ids_of_a_folder_of_texts_have_no_white_space(tmp_path):
 def test_a_table_is_not_read_as_transcripts(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("audio,text\na-1.wav,a word\n")
-    with pytest.raises(ToolkitError, match=r"x\.csv is a table.*data/test\.jsonl, or --format"):
+    with pytest.raises(
+        ToolkitError, match=r"x\.csv is a table.*data/test\.jsonl, or set the format with --format"
+    ):
         read_transcripts(path)
     assert read_transcripts(path, "plain").texts["1"] == "audio,text"
 

@@ -139,7 +139,9 @@ def test_a_folder_of_json_has_a_recording_per_file(write, tmp_path):
         {"b": "", "one/a_1": "Hello there."},
     )
     write("c.json", {"u1": "a", "u2": "b"})
-    with pytest.raises(ToolkitError, match=r"c.json has 2 transcripts: a folder has one per file"):
+    with pytest.raises(
+        ToolkitError, match=r"c.json has 2 transcripts: each file in a folder needs exactly one"
+    ):
         read_transcripts(tmp_path)
     (tmp_path / "c.json").unlink()
     write("one/a_1.json", WHISPER)

@@ -73,7 +73,7 @@ def test_absent_file_has_no_rows(tmp_path):
 def test_damaged_file_is_named(tmp_path, content):
     path = tmp_path / "results.json"
     path.write_text(content)
-    with pytest.raises(ToolkitError, match=r"results\.json is not a results file"):
+    with pytest.raises(ToolkitError, match=r"results\.json: not a results file"):
         record_results(path, [MONO])
     assert path.read_text() == content
 

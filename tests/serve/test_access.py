@@ -21,7 +21,7 @@ def test_addresses_localhost_and_the_name_that_is_served_are_answered(host):
 )
 def test_other_host_names_are_refused(host):
     reason = refusal([host], [f"http://{host}"], "127.0.0.1")
-    assert "Host names another server" in reason
+    assert "Host header names another server" in reason
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_other_host_names_are_refused(host):
      ["localhost/x"], ["localhost?x"], ["localhost:port"], ["localhost:99999"], ["[::1"]],
 )  # fmt: skip
 def test_a_request_has_one_valid_host(hosts):
-    assert "one valid header Host" in refusal(hosts, [], "127.0.0.1")
+    assert "one valid Host header" in refusal(hosts, [], "127.0.0.1")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_request_has_one_valid_host(hosts):
      ["file://"], ["http://localhost:8000", "http://evil.example"], ["http://localhost:8000.evil"]],
 )  # fmt: skip
 def test_pages_of_other_origins_may_not_connect(origins):
-    assert "Origin names another site" in refusal(["localhost:8000"], origins, "127.0.0.1")
+    assert "Origin header names another site" in refusal(["localhost:8000"], origins, "127.0.0.1")
 
 
 def test_loopback_addresses_are_recognised():

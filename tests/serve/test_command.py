@@ -62,9 +62,9 @@ def test_it_ends_cleanly_by_sigterm_while_a_client_speaks(final):
             assert connection.close_code == 1001
         log = process.stderr.read()
     assert process.returncode == 0
-    assert log.splitlines()[-1] == "the server has ended"
+    assert log.splitlines()[-1] == "the server has stopped"
     assert "Traceback" not in log
-    assert "0.1 s of audio, left" in log
+    assert "0.1 s of audio, disconnected" in log
 
 
 def test_it_ends_cleanly_by_ctrl_c():
@@ -77,7 +77,7 @@ def test_it_ends_cleanly_by_ctrl_c():
 
     config = ServeConfig(port=0)
     run(Server(Tones(), EndpointConfig(), "tones", config, report), report)
-    assert lines[-1] == "the server has ended"
+    assert lines[-1] == "the server has stopped"
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ BAD = {
     "too fast": ([BEGIN, *[bytes(64000)] * 60], {"ahead": 1.0}, 1008, "ahead of real time"),
     "long": ([BEGIN, *frames(AUDIO)], {"longest": 0.7}, 1008, "a stream may last at most 0.7 s"),
     "big": ([BEGIN, bytes(70000)], {}, 1009, "exceeds"),
-    "idle": ([], {"idle": 0.05}, 1008, "nothing came for 0.05 s"),
+    "idle": ([], {"idle": 0.05}, 1008, "no message arrived for 0.05 s"),
 }
 
 
@@ -211,7 +211,7 @@ def test_the_reason_of_a_client_that_leaves_is_not_shown():
         connection.recv()
         connection.close(1000, "\x1b[31mred\nclient 2: done")
     assert len(lines) == 1
-    assert lines[0].endswith(" 0.0 s of audio, left")
+    assert lines[0].endswith(" 0.0 s of audio, disconnected")
 
 
 def test_clients_beyond_the_limit_are_refused_until_one_has_left():
@@ -294,7 +294,7 @@ def test_pages_of_other_sites_are_refused(tone_server):
         with pytest.raises(InvalidStatus) as refused:
             talk(tone_server, origin=origin)
         assert refused.value.response.status_code == 403
-        assert b"Origin names another site" in refused.value.response.body
+        assert b"Origin header names another site" in refused.value.response.body
     conversation = talk(tone_server, BEGIN, *frames(AUDIO), END, origin=f"http://{host}")
     assert conversation.texts == ["500"]
 

@@ -174,7 +174,7 @@ def test_a_stage_does_not_continue_with_other_packages_and_names_them(repository
 
 def test_the_list_has_a_column_only_where_code_differs(repository):
     assert repository.main().status == 0
-    none = "all finished stages were made by the current code and packages\n"
+    none = "all finished stages were run with the current code and packages\n"
     assert repository.main("--stale-code").output == none
     head = repository.main("--list").output.splitlines()[0]
     assert head.split() == ["stage", "title", "state", "time", "result"]
@@ -221,7 +221,7 @@ def test_engines_are_not_mixed_in_a_run_directory(of_k2):
     """Lattices and features of different engines must not be mixed."""
     result = of_k2.main()
     assert result.status == 1
-    assert "was run with k2 for search, but here it is native" in result.output
+    assert "was run with k2 for the search, but this run uses native" in result.output
     assert "Set TOOLKIT_SEARCH=k2" in result.output
     assert not (of_k2.exp / "stages" / "03.json").exists()
     assert of_k2.main("--accept-code-change").status == 0

@@ -239,7 +239,7 @@ def test_a_second_run_in_the_same_directory_is_refused(sample):
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate()
     assert process.returncode == 130
-    assert "interrupted in stage 1; the same command continues" in output
+    assert "interrupted in stage 1; run the same command again to continue" in output
     assert sample.main().status == 0
 
 

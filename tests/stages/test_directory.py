@@ -59,7 +59,7 @@ def test_a_read_only_directory_differs_from_other_permissions(tmp_path):
     ],
 )
 def test_a_limit_on_the_size_of_files_is_reported(tmp_path, error):
-    assert "larger than a file may be here" in str(storage_error(error, tmp_path))
+    assert "would exceed the limit on the size of a file" in str(storage_error(error, tmp_path))
 
 
 def test_discarding_removes_a_folder_in_one_step(tmp_path):

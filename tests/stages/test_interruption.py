@@ -107,7 +107,7 @@ def test_an_interrupt_at_any_write_is_reported_and_loses_nothing(sample, finishe
         result = sample.main(at_write=point, fault=interrupt, setup=hear)
         if result.status:
             assert result.status == 130, result.output
-            assert "; the same command continues" in result.output
+            assert "; run the same command again to continue" in result.output
             assert "Traceback" not in result.output
         assert_recovers(sample, finished, point)
 

@@ -90,7 +90,7 @@ def test_the_marker_of_a_renumbered_stage_is_not_used_for_another(directory):
     ("recorded", "config", "why"),
     [
         ({"seed": 1}, Config(), "`seed` 1 -> 0"),
-        ({"ce": {"epochs": 4}}, Config(), "`ce.note` x is a new parameter; "),
+        ({"ce": {"epochs": 4}}, Config(), "`ce.note` (x) is a new parameter; "),
         (
             {"ce": {"epochs": 6, "warm": True, "rate": 1.0, "note": "x", "old": 3}},
             Config(),
@@ -135,7 +135,7 @@ def test_partial_outputs_show_how_far_they_are(directory):
     assert str(state(directory)) == "partial"
     directory.write(directory.progress(1), Progress(31, 50, 1.0).to_json())
     assert str(state(directory)) == "partial 62 %"
-    assert str(state(directory, Config(seed=3))) == "partial 62 %: will start over, `seed` 0 -> 3"
+    assert str(state(directory, Config(seed=3))) == "partial 62 %: will start over (`seed` 0 -> 3)"
 
 
 def test_a_failed_stage_shows_its_message_until_it_is_done(directory):

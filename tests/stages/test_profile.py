@@ -44,7 +44,7 @@ def test_an_interrupted_stage_is_resumed_and_a_failed_one_fails(sample):
     sample.main("--stop-stage", 2)
     status, output = profile(sample, 3, FAULT="3:middle:value")
     assert status == 1
-    assert re.search(r"error: stage 3 is failed \d+ %: ValueError", output), output
+    assert re.search(r"error: stage 3 did not finish: failed \d+ %: ValueError", output), output
     assert (sample.exp / "profiles/03.svg").exists()
     status, output = profile(sample, 3)
     assert status == 0, output

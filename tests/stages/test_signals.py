@@ -33,7 +33,7 @@ def test_a_run_says_that_it_was_terminated_and_the_same_command_continues(sample
     lines = iter(process.stdout.readline, "")
     assert "sleeping\n" in lines
     process.terminate()
-    message = "\nstopped by SIGTERM in stage 3; the same command continues\n"
+    message = "\nstopped by SIGTERM in stage 3; run the same command again to continue\n"
     assert process.communicate()[0] == message
     assert process.returncode == 143
     assert "resuming the interrupted attempt" in sample.main().output
@@ -48,7 +48,7 @@ def test_sigterm_at_any_write_is_reported_and_loses_nothing(sample, finished):
         result = sample.main("--force", 1, at_write=point, fault=terminate)
         if result.status:
             assert result.status == 143, result.output
-            assert "; the same command continues" in result.output
+            assert "; run the same command again to continue" in result.output
             assert "Traceback" not in result.output
     assert sample.main().status == 0
     assert sample.outputs() == finished
@@ -58,7 +58,7 @@ def test_a_signal_in_a_callback_of_c_code_is_not_lost(sample, finished):
     """C code swallows the exception, and the stage would continue with part of its data."""
     result = sample.main(env={"FAULT": "3:middle:callback"})
     assert result.status == 143
-    assert "stopped by SIGTERM in stage 3; the same command continues" in result.output
+    assert "stopped by SIGTERM in stage 3; run the same command again to continue" in result.output
     assert not list(sample.exp.glob("stages/03*"))
     assert "resuming the interrupted attempt" in sample.main().output
     assert sample.outputs() == finished
@@ -69,7 +69,7 @@ def test_programs_that_a_stage_has_started_end_with_it(sample, number, status):
     process = sample.process(FAULT="3:middle:program")
     program = next(line for line in iter(process.stdout.readline, "") if line.strip().isdecimal())
     process.send_signal(number)
-    assert "in stage 3; the same command continues" in process.communicate()[0]
+    assert "in stage 3; run the same command again to continue" in process.communicate()[0]
     assert process.returncode == status
     assert has_ended(int(program))
 
@@ -85,8 +85,8 @@ def test_worker_processes_end_at_once(tmp_path):
     )
     workers = [int(process.stdout.readline()) for _ in range(2)]
     process.terminate()
-    assert (
-        process.communicate(timeout=30)[1] == "\nstopped by SIGTERM; the same command continues\n"
+    assert process.communicate(timeout=30)[1] == (
+        "\nstopped by SIGTERM; run the same command again to continue\n"
     )
     assert process.returncode == 143
     assert all(map(has_ended, workers))

@@ -113,4 +113,4 @@ def test_the_bad_batch_of_a_step_is_named(chunks, tmp_path):
 
     with pytest.raises(TrainingError, match="not finite in epoch 1") as error:
         fit(network(), nan_loss, chunks, CONFIG, tmp_path)
-    assert f"the batch of {', '.join(sorted(set(batches[2].ids)))}; it was" in str(error.value)
+    assert f"the batch of {', '.join(sorted(set(batches[2].ids)))}. The batch" in str(error.value)

@@ -121,7 +121,7 @@ def test_speakers_are_held_out_where_there_are_enough(toy, tmp_path, caplog):
     headline = train(stores, tmp_path / "twelve", config)
     assert headline["held_out_speakers"] == 1
     assert headline["utterances"] == 55
-    assert "5 utterances held out, all of 1 of 12 speakers: s" in caplog.text
+    assert "5 utterances held out, of whole speakers (1 of 12): s" in caplog.text
     reseeded = train(stores, tmp_path / "seed", replace(config, valid_seed=1))
     assert reseeded["frame_accuracy"] != headline["frame_accuracy"]
 

@@ -120,7 +120,7 @@ def test_with_few_speakers_utterances_are_held_out_and_it_is_reported():
     assert "10 utterances held out, of speakers who are trained on (7 speakers" in split.describe()
     enough = split_by_speaker(corpus(MIN_SPEAKERS, 20), 10)
     (speaker,) = enough.speakers
-    assert enough.describe() == f"20 utterances held out, all of 1 of 8 speakers: {speaker}"
+    assert enough.describe() == f"20 utterances held out, of whole speakers (1 of 8): {speaker}"
 
 
 def test_nothing_is_held_out_without_a_number():

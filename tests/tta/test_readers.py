@@ -72,7 +72,7 @@ def test_a_larger_batch_that_gains_nothing_is_not_chosen():
     rates = {(1, 8): 10, (1, 16): 20, (1, 32): 20.9, (1, 64): 20, (1, 128): 90}
     tuned = tune(machine_with(rates), 8, 1, 1000, 100)
     assert [row.batch for row in tuned.tried] == [8, 16, 32, 64]
-    assert (tuned.batch, tuned.reason) == (16, "64 fit, but give no more throughput")
+    assert (tuned.batch, tuned.reason) == (16, "64 fit, but do not raise the throughput")
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_prints_the_settings_it_tried_and_chose(records, tmp_path, monkeypatch):
         main, ["tta", "readers", *options, "--memory", "3", "--json", str(path)]
     )
     assert result.exit_code == 0, result.output
-    assert "Choice: 1 reader, batch 6 (24 fit, but give no more throughput)." in result.output
+    assert "Choice: 1 reader, batch 6 (24 fit, but do not raise the throughput)." in result.output
     assert "25 %" in result.output
     tried = [
         (setting.readers.readers, setting.readers.utterances_per_batch) for setting in settings

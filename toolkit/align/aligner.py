@@ -30,7 +30,7 @@ from toolkit.config.fields import read_plain
 from toolkit.errors import ToolkitError
 from toolkit.features.config import FrontendConfig
 from toolkit.features.frontend import Frontend
-from toolkit.features.silence import counted_frames
+from toolkit.features.silence import counted_frames, fill_digital_silence
 from toolkit.features.stream import extract_file
 from toolkit.hmm.gmm_system import GmmSystem
 from toolkit.hmm.transforms import FmllrStatistics
@@ -132,7 +132,7 @@ def find_bundle(model: Path) -> Path:
             return folder
     raise AlignerError(
         f"{model} has no aligner: there is no {SETTINGS} in it or in {model / 'aligner'}. A "
-        "recipe's last stage makes one in exp/<profile>/final/aligner"
+        "recipe's last stage writes an aligner to exp/<profile>/final/aligner"
     )
 
 
@@ -335,15 +335,16 @@ class GmmAligner:
         """
         system = self._system
         # Align without a transform; only speech that is not digital silence counts.
-        states = self._independent.align(features, mean, words).states.long()
-        speech = speech_mask(states, system.senones.topology)
-        speech &= counted_frames(features, self.frontend.config.kind)
+        counted = counted_frames(features, self.frontend.config.kind)
+        cepstra = fill_digital_silence(features, counted)
+        states = self._independent.align(cepstra, mean, words).states.long()
+        speech = speech_mask(states, system.senones.topology) & counted
         pdfs = system.senones.pdfs(states)
         statistics = FmllrStatistics.zeros(system.gmm.means.shape[1])
         # Block by block: a recording may last hours.
         for begin in range(0, len(states), BLOCK_FRAMES):
             block = slice(begin, begin + BLOCK_FRAMES)
-            x = system.features(features, mean, begin, min(block.stop, len(states)))
+            x = system.features(cepstra, mean, begin, min(block.stop, len(states)))
             statistics.accumulate(system.gmm, x[speech[block]], pdfs[block][speech[block]])
         return statistics
 
@@ -363,7 +364,9 @@ class GmmAligner:
         # [D, D + 1] fMLLR and [F] mean of the speaker.
         transform = None if speaker.transform is None else torch.tensor(speaker.transform)
         mean = torch.tensor(speaker.mean)
-        alignment = self._system.align(features, mean, words, transform)
+        counted = counted_frames(features, self.frontend.config.kind)
+        cepstra = fill_digital_silence(features, counted)
+        alignment = self._system.align(cepstra, mean, words, transform)
         timed_words, phones = self._timed_tokens(words, alignment)
         return RecordingTimes(
             words=timed_words,

@@ -22,11 +22,11 @@ class AlignConfig(Settings):
     """Settings of the beam search for the best path through a transcript."""
 
     acoustic_scale: Positive = 0.1
-    """Factor on log-likelihoods; Kaldi's default for alignment."""
+    """Factor on log-likelihoods (Kaldi's default for alignment: 0.1)."""
     beam: Positive = 10.0
     """First search beam, in scaled log units."""
     retries: tuple[Positive, ...] = (4.0, 16.0)
-    """Factors by which the beam is widened when no path survives (Kaldi: 10, then 40)."""
+    """Factors by which `beam` is widened when no path survives (Kaldi's beams: 10, then 40)."""
     max_active: Annotated[int, Range(2, MAX_ACTIVE)] = 2000
     """Maximum number of active states with the first beam; see `toolkit.fsa.config.Beam`."""
 
@@ -47,11 +47,13 @@ class LongConfig(Settings):
     search: AlignConfig = AlignConfig()
     """The search within a window."""
     window: PositiveInt = 6000
-    """Frames of a window; recordings up to a quarter longer are aligned in one piece."""
+    """Length of a window in frames. Recordings up to a quarter longer are aligned in one piece."""
     longest: PositiveInt = 18000
-    """Frames to which a window may grow when it holds too little speech for a reliable cut."""
+    """Length in frames to which a window may grow; the last window may be a quarter longer. A
+    window grows if it holds too little speech for a reliable cut."""
     margin: PositiveInt = 400
-    """Speech frames that must follow in a window for the path before them to be accepted."""
+    """Number of speech frames that must follow a cut within the window. The path is accepted only
+    up to the cut."""
 
     def check(self) -> None:
         """Check that the window lengths are consistent."""
@@ -75,10 +77,11 @@ class EmConfig(Settings):
     grow_until: PositiveInt = 25
     """The last iteration that splits Gaussians."""
     min_occupancy: NonNegative = 10.0
-    """A Gaussian with fewer frames than this is removed (Kaldi: 10, monophones 3). A pdf's
-    Gaussians are split only while it has at least twice this number of frames for each."""
+    """A Gaussian with fewer frames than this is removed (Kaldi: 10, monophones 3), except the
+    heaviest of its pdf. A pdf's Gaussians are split only while the pdf has at least twice this
+    number of frames per Gaussian."""
     align: AlignConfig = AlignConfig()
-    """The search of the alignments."""
+    """The search that aligns the utterances."""
     max_failed: Share = 0.2
     """Training stops if more than this share of the utterances has no alignment."""
 
@@ -151,7 +154,7 @@ class CorpusAlignConfig(Settings):
     """Settings for aligning a whole corpus."""
 
     search: AlignConfig = AlignConfig()
-    """The search of one utterance."""
+    """The search that aligns each utterance."""
     max_failed: Share = 0.1
     """If more than this share of the utterances fails, the corpus counts as unusable."""
     rounds: NumEpochs = 0

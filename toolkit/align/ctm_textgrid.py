@@ -141,7 +141,7 @@ def _parse_number(name: str, text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"{name} {quoted(text)} is not a number of seconds or a probability")
+        raise ValueError(f"{name} {quoted(text)} is not a finite number")
     return value
 
 

@@ -99,7 +99,7 @@ def summary(outcomes: Sequence[FileOutcome]) -> str:
     return (
         f"Aligned {len(good)} of {len(outcomes)} ({retried} retried, {len(outcomes) - len(good)}"
         f" failed), {length} of audio; mean confidence {mean_confidence:.3f};"
-        f" {len(guessed)} words guessed"
+        f" {len(guessed)} words with guessed pronunciations"
     )
 
 

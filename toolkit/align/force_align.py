@@ -141,10 +141,11 @@ def check_phones(folder: Path, lang: Lang, senones: Senones) -> None:
     """
     listed, modelled = lang.real_phones, list(senones.topology.phones)
     if listed != modelled:
-        differing = sorted({*listed} ^ {*modelled})[:3] or "in another order"
+        only_one_has = ", ".join(sorted({*listed} ^ {*modelled})[:3])
+        difference = f"only one has {only_one_has}" if only_one_has else "they are in another order"
         raise GraphMismatchError(
             f"{folder / 'phones.txt'} has {len(listed)} phones, but topology.json of the acoustic "
-            f"model has {len(modelled)} (differing: {differing}): they come from different runs; "
+            f"model has {len(modelled)} ({difference}). They come from different runs; "
             "restore the files or write them again"
         )
 

@@ -129,7 +129,7 @@ def read_inputs(
         used.update(candidates)
         fault, path = faults.get(name, ""), candidates[0] if candidates else None
         if not candidates:
-            fault = f"no audio file has this name below {audio}"
+            fault = f"no audio file below {audio} has this name"
             if similar := name_of_letters.get(_bare(name)):
                 fault += f"; did you mean {similar}?"
         elif len(candidates) > 1:

@@ -61,7 +61,7 @@ class AlignmentStore(ShardStore[Tensor]):
         if not any(self._folder.glob(field_file("ali", None))):
             raise MissingAlignmentError(f"{self._folder} has no ali.*.tar; align again")
         raise MissingAlignmentError(
-            f"{utterance} has no alignment in {self._folder}; table.tsv there says why"
+            f"{utterance} has no alignment in {self._folder}; see table.tsv there for the reason"
         )
 
 

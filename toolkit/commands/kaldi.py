@@ -56,9 +56,9 @@ def export_data(cuts: Path, excluded: Path | None, out: Path) -> None:
     """Write a Kaldi data directory.
 
     Writes wav.scp, text, utt2spk, spk2utt, utt2dur, reco2dur and, if utterances are parts of
-    recordings, segments. Checks them as validate_data_dir.sh does. If an utterance id does not
-    begin with the speaker, the command adds the speaker as a prefix and writes the old and new ids
-    to utt_map.
+    recordings, segments. Checks them as validate_data_dir.sh does. If the utterances sorted by id
+    are not also sorted by speaker, the command adds the speaker as a prefix to every id and writes
+    the old and new ids to utt_map.
 
     \b
     Example:
@@ -246,8 +246,8 @@ def import_features(
 ) -> None:
     """Convert Kaldi features to feature shards.
 
-    Recipes train on these shards. TABLE is feats.scp, or an archive that may be compressed or text.
-    The command rounds values to 16 bits and prints the largest rounding error.
+    Recipes train on these shards. TABLE is feats.scp or an archive. An archive may be compressed or
+    text. The command rounds values to 16 bits and prints the largest rounding error.
 
     \b
     Example:
@@ -635,7 +635,7 @@ def decode(
             raise GraphMismatchError(f"{graph} and {table}: {error}") from error
         raise GraphMismatchError(
             f"{graph} and {table}: {error}. If the graph was made by Kaldi, its labels are"
-            " transition ids: give their model with --model, such as final.mdl or 0.trans_mdl"
+            " transition ids: give the graph's model with --model, such as final.mdl or 0.trans_mdl"
         ) from error
     if not survived:
         raise click.ClickException(

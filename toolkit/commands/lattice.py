@@ -92,15 +92,15 @@ def oracle(folder: Path, ref: Path, as_json: bool) -> None:
     type=Number(0, min_open=True),
     default=0.1,
     show_default=True,
-    help="Acoustic scale with which the best path is the recognised text.",
+    help="Acoustic scale. With this scale, the best path of a lattice is the recognised text.",
 )
 @click.option(
     "--word-penalty",
     type=Number(),
     default=0.0,
     show_default=True,
-    help="Word penalty (added to each word's score) with which the best path is the recognised "
-    "text.",
+    help="Word penalty, added to each word's score. With this penalty, the best path of a lattice "
+    "is the recognised text.",
 )
 @click.option(
     "--frame-shift",

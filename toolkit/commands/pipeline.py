@@ -102,7 +102,7 @@ def pipeline() -> None:
     "--aggregated/--single",
     default=True,
     show_default=True,
-    help="Whether an object in the lake holds the audio of many utterances or of one.",
+    help="Whether an object in the data lake holds the audio of many utterances or of one.",
 )
 @click.option(
     "--hours-per-file",
@@ -138,10 +138,10 @@ def plan(
 ) -> None:
     """Predict the time, cost, storage calls and bytes of a run.
 
-    Prints the paper's figures beside the prediction. Without --rates the command first measures the
-    speed of each step on noise, which takes about a minute. A pilot run on a few hours of your
-    audio gives better rates (`toolkit pipeline rates`). Targets are generated on CPU cores, or with
-    --gpu-speed on GPUs.
+    Prints the figures of the million-hours paper beside the prediction. Without --rates the command
+    first measures the speed of each step on noise, which takes about a minute. Rates from a pilot
+    run on a few hours of your audio are better (`toolkit pipeline rates`). Targets are generated on
+    CPU cores, or with --gpu-speed on GPUs.
 
     \b
     Example:
@@ -203,8 +203,8 @@ def measure(minutes: float, repeats: int, out: Path | None) -> None:
     """Measure the speed of every step on this machine.
 
     Runs each step on noise, on one core. Prints how many seconds of audio each step processes per
-    second of CPU time, relative to the front end alone. --out writes a file for `toolkit pipeline
-    plan` with the speeds and the bytes per hour of audio.
+    second of CPU time, and the ratio of this speed to that of the front end alone. --out writes a
+    file for `toolkit pipeline plan` with the speeds and the bytes per hour of audio.
 
     \b
     Example:

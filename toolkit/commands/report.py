@@ -38,8 +38,8 @@ def report(
     RUN_DIR is a run directory, finished or not. The report is one HTML file that needs no network.
     It shows stages, data, findings of the data check, learning curves, error rates, tuning, worst
     utterances with audio, all utterances, confusions, commands and versions. `toolkit clean`
-    removes data that the report shows. If it has done so, this command does not overwrite
-    report.html: give --out.
+    removes data that the report shows. After that, this command does not overwrite report.html:
+    write the report to another file with --out.
 
     For two runs the report shows the settings that differ, the error rates side by side with
     p-values, and the utterances in which the second run has fewer or more errors.
@@ -77,8 +77,8 @@ def _default_page(run: Path) -> Path:
     if gone and page.exists():
         listed = ", ".join(gone[:3]) + (f" and {len(gone) - 3} others" if len(gone) > 3 else "")
         raise click.ClickException(
-            f"{page} is not overwritten: {listed} were removed after it was written, and a new page"
-            " would not show them. Write the new page to another file with --out, or run the recipe"
+            f"{page} is not overwritten: {listed} were removed, and a new page would not show"
+            " them. Write the new page to another file with --out, or run the recipe"
             " to make these outputs again"
         )
     return page

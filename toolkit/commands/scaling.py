@@ -29,15 +29,15 @@ STUDIES = ("table1", "ibm", "stragglers", "frontier", "batches", "later", "valid
     type=click.IntRange(128),
     default=360_000,
     show_default=True,
-    help="Total number of minibatches over all workers (`table1` only). With --block 2, 11,720 of "
-    "them represent the paper's training: ten epochs of 1,000 h.",
+    help="Total number of minibatches over all workers (`table1` only). With --block 2, 11,720 "
+    "minibatches represent the training in the million-hours paper: ten epochs of 1,000 h.",
 )
 @click.option(
     "--block",
     type=click.IntRange(1),
     default=2,
     show_default=True,
-    help="Minibatches per BMUF block (`table1` only); the paper uses 100.",
+    help="Minibatches per BMUF block (`table1` only). The million-hours paper uses 100.",
 )
 @click.option(
     "--threshold",

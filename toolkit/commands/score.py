@@ -32,9 +32,10 @@ _METHOD = (
         type=click.Choice(["word", "char", "char-with-spaces", "mixed"]),
         default="word",
         show_default=True,
-        help="Score words (WER), characters (CER), characters and the spaces between words, or, "
-        "for code-switched speech, the characters of Chinese, Japanese, Thai and the like and the "
-        "words of other scripts (MER: mixed).",
+        help="Unit of the error rate: words (WER), characters (CER), characters and the spaces "
+        "between words, or mixed (MER). mixed is for code-switched speech: it scores the "
+        "characters of Chinese, Japanese, Thai and similar scripts, and the words of other "
+        "scripts.",
     ),
     click.option(
         "--format",
@@ -50,10 +51,10 @@ _METHOD = (
         "--speakers",
         type=TEXT_IN_OR_ID,
         metavar="FILE|id",
-        help="File with lines `id speaker`, such as Kaldi's utt2spk; or id: then the speaker is "
-        "the part of each utterance id before /, - or _. With speakers, the bootstrap resamples "
-        "whole speakers, and --per-speaker is possible. Cuts, STM files and Kaldi folders contain "
-        "speakers already.",
+        help="File with lines `id speaker`, such as Kaldi's utt2spk. With the word id instead of a "
+        "file, the speaker is the part of each utterance id before /, - or _. With speakers, the "
+        "bootstrap resamples whole speakers, and --per-speaker is possible. Cuts, STM files and "
+        "Kaldi folders contain speakers already.",
     ),
     click.option(
         "--normalise",
@@ -199,7 +200,9 @@ def score(
     typed = {p for p in ctx.params if ctx.get_parameter_source(p) is _TYPED}
     if ctx.invoked_subcommand is not None:
         if typed:
-            raise click.UsageError(f"put the options after {ctx.invoked_subcommand!r}")
+            raise click.UsageError(
+                f"options before {ctx.invoked_subcommand!r} have no effect: put them after it"
+            )
         return
     # Not `required=True`: click would then demand them before `compare` too.
     for parameter in ctx.command.params:

@@ -59,7 +59,7 @@ def serve(
     MODEL is a model bundle: the final/ folder of a run. The server uses its best unidirectional
     LSTM or TDNN-F, because other systems need whole recordings. The page takes sound from the
     microphone or an audio file, shows words while they are spoken, and loads nothing from the
-    network. Programs can use the same WebSocket. Ctrl-C stops the server.
+    network. Other programs can use the page's WebSocket too. Ctrl-C stops the server.
 
     \b
     Example:

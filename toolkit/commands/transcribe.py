@@ -72,8 +72,8 @@ ON_A_GPU = 16
     "--endpoint",
     type=Number(0.1),
     help="Length of the silence that ends an utterance of a stream, in seconds. With --format text "
-    "each utterance is a line that begins with the id of its recording. Such ids are repeated: for "
-    "scoring, use --format json.",
+    "each utterance is a line that begins with the id of its recording, so several lines have the "
+    "same id. For scoring, use --format json.",
 )
 @click.option(
     "--device",
@@ -146,13 +146,13 @@ def transcribe(
     If --speakers or cuts name the speakers, the command uses the system of the bundle that was best
     on development data with known speakers. A system with speaker adaptation first reads all
     recordings of a speaker. If no speaker is named, each recording counts as a separate speaker,
-    and the command uses the system that was best without known speakers. It prints on standard
-    error which system it uses, its training data, and its error rates with known and unknown
-    speakers.
+    and the command uses the system that was best without known speakers. On standard error, the
+    command prints the name of this system, its training data, and its error rates with known and
+    unknown speakers.
 
     With --stream, the command uses the best unidirectional LSTM or TDNN-F and shows words as they
-    are recognised: on a terminal in a line that changes, with --format json as one line per change.
-    At the end it prints the latency on standard error.
+    are recognised. On a terminal, they are in a line that changes. With --format json, each change
+    is a line. At the end the command prints the latency on standard error.
 
     \b
     Examples:
@@ -218,7 +218,7 @@ def transcribe(
         # 3. Choose the system that is best for these recordings, and say which one it is.
         bundle = Bundle(model).choose("stream" if stream else role_of(sources), system)
         if card := read_card(bundle):
-            prefix = "without rescoring (any error rates are with it): " if fast else ""
+            prefix = "without rescoring (error rates here are with rescoring): " if fast else ""
             click.echo(f"{prefix}{card}", err=True)
         # 4. Recognise. A recording that cannot be read is a fault; the others go on.
         if stream:

@@ -143,12 +143,12 @@ def page(
     """Write a page on the time to accuracy of CTC training.
 
     The time to accuracy (TTA) is the training time until the median error rate of the last epochs
-    reaches a target. The command also writes CSV files. RUN is the folder with the log.jsonl of a
-    training, or the run directory that contains this folder. NAME=RUN names the platform of the
-    run. Several runs of one platform count as repeats, and the page shows their median. With
-    --runs 3 the command trains each RUN of a recipe twice more, with other seeds, in its folder
-    repeats/. The same command continues an interrupted repeat. Under torchrun several processes
-    train together.
+    reaches a target. The command also writes CSV files. RUN is the folder that contains the
+    log.jsonl of a training run, or the run directory that contains this folder. NAME=RUN names the
+    platform of the run. Several runs of one platform count as repeats, and the page shows their
+    median. With --runs 3 the command trains each RUN of a recipe twice more, with other seeds, in
+    its folder repeats/. The same command continues an interrupted repeat. Under torchrun several
+    processes train together.
 
     \b
     Example:
@@ -226,7 +226,7 @@ def sweep(
     """Measure decoding time and accuracy by beam width.
 
     Decodes a split at each beam width. RUN is the run directory of a CTC recipe that has decoded at
-    least one split. The command prints the paper's table beside the measurements.
+    least one split. The command prints the table of the co-processor paper beside the measurements.
 
     \b
     Example:
@@ -243,8 +243,8 @@ def sweep(
     "--model",
     default="none",
     show_default=True,
-    help="Network to train: none (measure reading alone), paper (the paper's network with 25.6 "
-    "million weights), or the folder of a trained CTC network.",
+    help="Network to train: none (measure reading alone), paper (the network of the co-processor "
+    "paper, with 25.6 million weights), or the folder of a trained CTC network.",
 )
 @click.option(
     "--threads",

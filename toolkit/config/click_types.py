@@ -132,7 +132,8 @@ TEXT_IN_OR_ID = _TextInOr("id")
 FOLDER = _NoText("a folder cannot be standard output")
 """A folder to write."""
 EXISTING_PATH = _NoText(
-    "the command reads it more than once: give a file or folder, not standard input", exists=True
+    "the command reads the data more than once: give a file or folder, not standard input",
+    exists=True,
 )
 """An existing file or folder that is read again later, so not standard input."""
 
@@ -195,7 +196,10 @@ def _refuse_both(ctx: click.Context) -> None:
     meta = ctx.find_root().meta
     if meta.get(_AS_JSON) and meta.get(_PRINTED):
         name = next(iter(meta[_PRINTED].values()))
-        raise click.UsageError(f"--json prints one object: give {name} a file, not -", ctx)
+        raise click.UsageError(
+            f"--json and {name} cannot both print to standard output: give {name} a file, not -",
+            ctx,
+        )
 
 
 def _folder(ctx: click.Context) -> Path:

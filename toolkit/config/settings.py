@@ -125,7 +125,9 @@ def load_yaml(config: Config, path: Path, option: str = "--config ") -> Config:
         values: dict[str, Any] = {}
         for key, value in _leaves(config, mapping):
             if key in values:
-                raise ConfigError(f"`{key}` is given twice, in a section and by its full name")
+                raise ConfigError(
+                    f"`{key}` is given twice, in a section and by its full name: remove one of them"
+                )
             values[key] = value
         return _apply(config, values, Path(path).absolute().parent)
     except ConfigError as error:

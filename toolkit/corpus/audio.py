@@ -73,7 +73,7 @@ class SampleScale:
         if self._beyond <= SHARE * self._count or self._energy <= RMS**2 * self._count:
             return ""
         return (
-            f"float samples up to {self._peak:,.5g}, which must lie in [-1, 1]: they look scaled"
+            f"float samples up to {self._peak:,.5g}, but the limits are -1 and 1: they look scaled"
             " to integers; divide them by 32768, for example by"
             " `ffmpeg -i y.wav -af volume=1/32768 z.wav`"
         )
@@ -274,7 +274,7 @@ def absence(path: Path) -> str:
         if path.is_symlink():
             return f"no such audio file: it is a link to {os.readlink(path)}, which does not exist"
     except OSError as error:  # a name that is too long, a folder that may not be searched
-        return f"no audio file can be opened there ({reason(error)})"
+        return f"the audio file cannot be opened ({reason(error)})"
     return "no such audio file"
 
 
@@ -292,8 +292,8 @@ def rate_fault(rate: int) -> str:
     if LOWEST_RATE <= rate <= HIGHEST_RATE:
         return ""
     return (
-        f"a sampling rate of {rate:,} Hz, which is not from {LOWEST_RATE:,} to {HIGHEST_RATE:,};"
-        " is its header damaged?"
+        f"the sampling rate is {rate:,} Hz, but must be from {LOWEST_RATE:,} to {HIGHEST_RATE:,};"
+        " is the header damaged?"
     )
 
 

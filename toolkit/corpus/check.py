@@ -314,7 +314,7 @@ class SplitChecker:
             first, last = (sample / info.sampling_rate for sample in info.not_numbers)
             # Only cuts that overlap the bad samples are at fault.
             if cut.start <= last and first <= cut.end:
-                detail = f"{path}: values that are not numbers from {first:.3f} to {last:.3f} s"
+                detail = f"{path}: NaN or infinite samples from {first:.3f} to {last:.3f} s"
                 return [("unreadable-audio", detail)]
         if info.bad_scale:
             return [("scaled-samples", f"{path}: {info.bad_scale}")]
@@ -353,7 +353,7 @@ class SplitChecker:
         words = split_words(text_of(cut))
         tags = (cut.custom or {}).get(TAGS, "")
         if not words:
-            where = f"{audio_of(cut)}: {tags} alone" if tags else audio_of(cut)
+            where = f"{audio_of(cut)}: only {tags}" if tags else audio_of(cut)
             return [("empty-transcript", where)]
         # 1. Words that the lexicon lacks.
         self.tokens += len(words)
@@ -476,7 +476,7 @@ def _same_audio_and_text(
             # The first cut with this audio and text is the original of later ones.
             original = first.setdefault(key, (split, cut.id))
             if original != (split, cut.id):
-                detail = f"{audio_of(cut)} is the same as that of {original[1]} in {original[0]}"
+                detail = f"{audio_of(cut)}: same as utterance {original[1]} in {original[0]}"
                 findings.append(
                     Finding("same-audio-and-text", split, cut.id, detail, copies[cut.id])
                 )
@@ -628,8 +628,13 @@ def _check_excluded(
         item.reason.partition(":")[0] for item in exclusions if item.split == summary.split
     )
     reasons = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(3))
+    limits = (
+        f", or raise `check.max_excluded` ({config.max_excluded:g} of a split) or"
+        f" `check.min_excluded` ({config.min_excluded} utterances)"
+        if num_excluded < total
+        else ""
+    )
     raise CorpusError(
         f"{num_excluded} of {total} utterances of {summary.split!r} cannot be used"
-        f" ({reasons or 'it is empty'}): read {out / 'report.txt'}, correct the faults, or raise"
-        f" check.max_excluded ({config.max_excluded:g})"
+        f" ({reasons or 'it is empty'}). Read {out / 'report.txt'} and correct the faults{limits}"
     )

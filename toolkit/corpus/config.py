@@ -79,12 +79,13 @@ class CorpusConfig(Settings):
     test_speakers: PositiveInt = 3
     """Number of speakers held out as "test" if the corpus has no such part."""
     rotation: NonNegativeInt = 0
-    """Which speakers or utterances are held out: each step takes the next group."""
+    """Which group of speakers or utterances is held out: 0 is the first group, 1 the next, ..."""
     hold_out: Literal["speakers", "utterances"] = "speakers"
-    """What is held out where there is no dev or test part: whole speakers, or utterances if there
-    are too few speakers. With utterances, error rates are those of speakers seen in training."""
+    """What is held out where there is no dev or test part: whole speakers, or utterances of all
+    speakers (for a corpus with too few speakers). With utterances, error rates are those of
+    speakers seen in training."""
     held_out_share: Annotated[float, Range(above=0, most=0.4)] = 0.1
-    """With hold_out="utterances", the share of utterances that dev and test get each."""
+    """With hold_out="utterances", the share of utterances in each of dev and test."""
     hours: Positive | None = None
     """Use at most this many hours of training speech: whole utterances, drawn evenly. None: all."""
     allow_pipes: bool = False
@@ -93,12 +94,12 @@ class CorpusConfig(Settings):
     pipes: Path | None = None
     """Folder that keeps the output of the commands in wav.scp; needed with `allow_pipes`."""
     features: Literal["audio", "kaldi"] = "audio"
-    """Source of the features: "audio", from which they are extracted, or "kaldi", the matrices of
-    feats.scp in Kaldi data directories, which then need no audio. Copies at other speeds or with
-    noise (`augment`) and the bundles of the last stage need audio."""
+    """Source of the features. "audio": they are extracted from the audio. "kaldi": they are the
+    matrices of feats.scp in Kaldi data directories, which then need no audio. Copies at other
+    speeds or with noise (`augment`) and the bundles of the last stage need audio."""
     speakers: Literal["recording", "auto"] = "recording"
-    """The speaker of utterances for which the corpus names none. "recording": each recording is a
-    speaker of its own. "auto": stage 2 clusters the recordings of each split by their sound, see
+    """Speakers of utterances without a speaker label. "recording": each recording counts as a
+    separate speaker. "auto": stage 2 clusters the recordings of each split by their sound, see
     `toolkit.features.speakers`."""
     map_paths: tuple[str, ...] = ()
     """Mappings `OLD=NEW`: files that the corpus names below the folder OLD (audio, archives of

@@ -90,7 +90,8 @@ FINDING_KINDS: dict[str, FindingKind] = {
     "no-channel": FindingKind(
         ERROR,
         "all",
-        "utterance whose channel its file lacks, or that names no channel while others name theirs",
+        "utterance that names a channel that its file does not have, or that names no channel "
+        "although other utterances of the file do",
         "correct its channel: A or 1 for the first, B or 2 for the second (in lhotse's cuts 0 and "
         "1); name no channel if a file of one channel is the mix of both sides",
     ),
@@ -98,13 +99,14 @@ FINDING_KINDS: dict[str, FindingKind] = {
         WARNING,
         "none",
         "utterance for which wav.scp, segments and reco2file_and_channel name different channels",
-        "correct these files; until then the channel in wav.scp is used, else that in segments",
+        "correct these files; until then the channel in wav.scp is used, or else the channel in "
+        "segments",
     ),
     "refused-pipe": FindingKind(
         ERROR,
         "all",
         "shell command in a wav.scp, not run",
-        "write the audio to a file and name the file; for data that you trust, set "
+        "write the audio to a file and put its path in wav.scp; for data that you trust, set "
         "corpus.allow_pipes=true and corpus.pipes=FOLDER (toolkit new-corpus --pipes FOLDER)",
     ),
     "bad-segment": FindingKind(
@@ -143,7 +145,7 @@ FINDING_KINDS: dict[str, FindingKind] = {
     "unspellable": FindingKind(
         ERROR,
         "train",
-        "transcript of words that all lack a pronunciation and cannot be given one",
+        "transcript in which no word has a pronunciation or letters from which to guess one",
         "write the words out in letters, or add them to the lexicon",
     ),
     "silent-audio": FindingKind(
@@ -157,7 +159,8 @@ FINDING_KINDS: dict[str, FindingKind] = {
         "none",
         "more than a tenth of the recording is digital silence: zeros for 0.2 s or longer, as from "
         "padding, a muted microphone or a noise gate",
-        "cut padding off; what is left is ignored in means, and recognised as silence",
+        "cut padding off; other zeros are not counted in mean normalisation, and are recognised as "
+        "silence",
     ),
     "clipped-audio": FindingKind(
         WARNING,
@@ -174,7 +177,7 @@ FINDING_KINDS: dict[str, FindingKind] = {
     "other-frames": FindingKind(
         WARNING,
         "none",
-        "features whose number of frames is not that in utt2num_frames, segments or utt2dur",
+        "features whose number of frames differs from utt2num_frames, segments or utt2dur",
         "see whether these files and feats.scp were made together: features of other audio have "
         "the wrong transcript",
     ),
@@ -194,7 +197,7 @@ FINDING_KINDS: dict[str, FindingKind] = {
         NOTE,
         "none",
         "held-out utterances of speakers in the training data (corpus.hold_out=utterances)",
-        "nothing; but error rates are those of known speakers, who are easier to recognise",
+        "none needed; but error rates are those of known speakers, who are easier to recognise",
     ),
     "shared-id": FindingKind(
         WARNING,
@@ -211,7 +214,8 @@ FINDING_KINDS: dict[str, FindingKind] = {
     "no-speaker": FindingKind(
         WARNING,
         "none",
-        "utterance without a speaker: its recording, or a cluster of recordings, counts as one",
+        "utterance without a speaker: its recording, or a cluster of recordings, counts as its "
+        "speaker",
         "name its speaker in utt2spk or the table, because normalisation, adaptation and splits "
         "are by speaker; corpus.speakers=auto clusters recordings",
     ),
@@ -238,9 +242,9 @@ FINDING_KINDS: dict[str, FindingKind] = {
         NOTE,
         "none",
         "tags in brackets, such as [laughter] and <long pause>, which are left out of transcripts",
-        "nothing if they are events; set lang.tags=keep if they are words, or lang.tags=noise to "
-        "train them as the noise phone, as <unk> always is. As-given text keeps those that the "
-        "lexicon has",
+        "none needed if they are events; set lang.tags=keep if they are words, or lang.tags=noise "
+        "to train them as the noise phone, as <unk> always is. With lang.normaliser=as-given, tags "
+        "that are in the lexicon are kept",
     ),
     "all-oov": FindingKind(
         WARNING,
@@ -264,32 +268,35 @@ FINDING_KINDS: dict[str, FindingKind] = {
     "trimmed-segment": FindingKind(
         NOTE,
         "none",
-        "segment that ended a frame to 0.5 s past its recording, trimmed",
+        "segment that ended after its recording, by one frame to 0.5 s, and was trimmed",
         "correct its end in `segments` (-1 means the end of the recording)",
     ),
     "replaced-pipe": FindingKind(
         NOTE,
         "none",
         "command that only decodes a file: the file is read, and the command is not run",
-        "nothing; to avoid this note, name the file itself in wav.scp",
+        "none needed; to avoid this note, put the path of the file in wav.scp",
     ),
     "other-rate": FindingKind(
         NOTE,
         "none",
-        "audio at another rate than check.sampling_rate, which will be resampled",
-        "nothing; but speech recorded at 8 kHz has no energy above 4 kHz",
+        "audio that will be resampled, because its rate is not check.sampling_rate",
+        "none needed; but speech recorded at 8 kHz has no energy above 4 kHz",
     ),
     "many-channels": FindingKind(
         NOTE,
         "none",
         "audio with several channels, which will be averaged to one",
-        "nothing; but name the channel of each utterance if they hold different talkers",
+        "none needed; but if the channels hold different talkers, name the channel of each "
+        "utterance",
     ),
     "oov": FindingKind(
         NOTE,
         "none",
-        "transcript with words that the lexicon lacks; those with letters get a guess",
-        "add frequent ones to the lexicon, and write numbers out; oov.tsv lists them all",
+        "transcript with words that the lexicon lacks; if a word has letters, its pronunciation is "
+        "guessed",
+        "add frequent words to the lexicon, and write numbers out; oov.tsv lists all words that "
+        "the lexicon lacks",
     ),
     "bad-line": FindingKind(
         ERROR,

@@ -185,7 +185,7 @@ def _mapping_faults(mapping: Mapping[str, Any]) -> Iterator[str]:
     if mapping.keys() >= {"name", "kwargs"} and mapping["name"] not in TRANSFORMS:  # a transform
         yield (
             f"the transform {quoted(str(mapping['name']))} is not known to read only local files; "
-            "write its output to a file, and name this file"
+            "write its output to a file, and put the file's path in the cut"
         )
 
 
@@ -197,16 +197,16 @@ def _source_fault(kind: Any, source: Any) -> str:
     if kind == "command":
         return (
             f"the recording is the shell command {source_text}, which is not run; write its output "
-            "to a file, and name this file"
+            "to a file, and put the file's path in the cut"
         )
     if kind == "url":
         return (
             f"the recording is at the address {source_text}, which is not fetched; download it, "
-            "and name the file"
+            "and put the file's path in the cut"
         )
     return (
-        f"the recording is of the type {quoted(str(kind))}, which is not read here; write it to a "
-        "file, and name this file"
+        f"the recording is of the type {quoted(str(kind))}, which is not supported; write it to a "
+        "file, and put the file's path in the cut"
     )
 
 

@@ -239,13 +239,15 @@ class _Decoder:
             )
             streams = self._container.streams.audio
         except (av.FFmpegError, ValueError, RuntimeError, MemoryError) as error:
-            _refuse(f"no readable {self._name.upper()} ({_reason(error)}); fetch the file again")
+            _refuse(
+                f"unreadable {self._name.upper()} file ({_reason(error)}); fetch the file again"
+            )
         if not streams:
-            _refuse("holds no sound")
+            _refuse("has no audio stream")
         if len(streams) > 1:
             languages = ", ".join(s.metadata.get("language", "unnamed") for s in streams)
             _refuse(
-                f"holds {len(streams)} streams of sound ({languages}): write the right one to its"
+                f"has {len(streams)} audio streams ({languages}): write the right one to its"
                 " own file, for example by `ffmpeg -i y.mkv -map 0:a:0 y.wav`"
             )
         self._stream = streams[0]
@@ -253,7 +255,7 @@ class _Decoder:
         if codec is None or codec.name not in _CODECS:
             codec_name = codec.name if codec else "an unknown codec, or encrypted"
             _refuse(
-                f"its sound cannot be decoded ({codec_name}): convert it by `ffmpeg -i y z.wav`"
+                f"its audio cannot be decoded ({codec_name}): convert it by `ffmpeg -i y z.wav`"
             )
         codec.thread_count = 1
         codec.options = {"err_detect": "crccheck"}

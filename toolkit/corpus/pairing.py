@@ -252,7 +252,8 @@ def choose_channel(
         return None, f"names no channel, but others name one of the {count}" if missing else ""
     if num_channels == 1 and item.channel is None:
         if len({channel_index(side) for side in named}) > 1:
-            return None, f"side {name} of several ({', '.join(sorted(named))}), but {count}"
+            sides = ", ".join(sorted(named))
+            return None, f"side {name}: sides {sides} are named, but only {count}"
         return None, ""
     index = channel_index(name)
     if index is None or index >= num_channels:

@@ -260,7 +260,7 @@ def _records(text: str, delimiter: str, quoting: Literal[0, 3]) -> Iterator[_Rec
                 end = begin + reader.line_num
                 num_columns = num_columns or len(fields)
                 if end - first > 1 and len(fields) != num_columns:
-                    raise csv.Error(f"a field goes on to line {end}")
+                    raise csv.Error(f"a field continues to line {end}")
                 yield _Record(end, fields)
                 first = end
             return
@@ -282,7 +282,7 @@ _LONGEST_LINE = 100_000
 _EXAMPLE = "audio,text,speaker"
 _PART = re.compile(r"\w[\w.-]*")
 _ADVICE = {
-    "\t": "a text may not have tabs",
+    "\t": "a text must not contain tabs",
     ",": "put a text with commas in quotation marks",
     ";": "put a text with semicolons in quotation marks",
 }
@@ -354,7 +354,8 @@ def _part(row: Row, path: Path) -> str:
         raise ManifestError(f"{path}:{row.line}: the split is empty; write train, dev or test")
     if name and not _PART.fullmatch(name):  # the part becomes the name of a file
         raise ManifestError(
-            f"{path}:{row.line}: the split {quoted(name)} is not a name of letters, digits, - and _"
+            f"{path}:{row.line}: the split {quoted(name)} is not a name of letters, digits, _, . "
+            "and - that begins with a letter, a digit or _"
         )
     return PARTS.get(name, name) or "train"
 

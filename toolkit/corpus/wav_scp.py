@@ -132,7 +132,7 @@ def _recording(
         name, channel = decoded
         path = str(locate(folder, map_path(name, path_map)))
         if not (run_pipe and is_shortened(path)):
-            note = ("replaced-pipe", f"{path} for `{source}`")
+            note = ("replaced-pipe", f"{path} instead of `{source}`")
             return AudioSegment(path, recording_id=id, note=note, channel=channel)
     if run_pipe is not None:
         return run_pipe(id, source[:-1].strip())

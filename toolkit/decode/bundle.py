@@ -129,8 +129,8 @@ def read_settings(folder: Path) -> RecogniserSettings:
     """
     if not (folder / SETTINGS).is_file():
         raise BundleError(
-            f"{folder} is not a bundle: it has no {SETTINGS}. A recipe's last stage makes"
-            " one in exp/<profile>/final"
+            f"{folder} is not a bundle: it has no {SETTINGS}. A recipe's last stage writes"
+            " a bundle to exp/<profile>/final"
         )
     return read_plain(folder / SETTINGS, RecogniserSettings, BundleError, ADVICE)
 
@@ -633,8 +633,8 @@ class Bundle:
         if not able:
             raise BundleError(
                 "streaming needs a unidirectional LSTM or a TDNN-F on log-mel features, but "
-                f"{self._folder} has neither ({name or ', '.join(names)}): transcribe without "
-                "--stream"
+                f"{self._folder} has neither (systems: {name or ', '.join(names)}): transcribe "
+                "without --stream"
             )
         best = next((system for system in able if role in system.roles), able[0])
         return path_below(self._folder, best.name)

@@ -32,9 +32,10 @@ class DecodeConfig(Settings):
     penalties: tuple[float, ...] = (-3.0, -2.0, -1.0, 0.0)
     """Word penalties tried on the development set, added per word; negative means fewer words."""
     untuned_within: NonNegative | None = None
-    """Other weights replace `acoustic_scale` (or the only value of `scales`) and the penalty
-    nearest 0 only if they save more errors than this many standard errors of the difference. For
-    networks that were trained at a particular scale. None: the fewest errors decide."""
+    """Keep `acoustic_scale` (or the only value of `scales`) and the penalty nearest 0 unless other
+    weights make fewer errors by more than this many standard errors of the difference. Intended for
+    networks that were trained at a particular scale. None: take the weights with the fewest
+    errors."""
     # Errors on the demo's dev and test splits. LDA + MLLT: 122 with search 15 and max_active 7,000,
     # 96 with the values below, 90 with 19 and 24,000 in twice the time. SAT: 72 with 15 and 7,000,
     # 68 with the values below.
@@ -75,7 +76,7 @@ class NeuralRescoringConfig(Settings):
     """Length of the n-best lists."""
     weights: tuple[Share, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
     """Weights to try for the neural model's log-probability; the n-gram model's weight is 1 minus
-    this. If 0 is among them, the neural model is not used where it does not help."""
+    this. With 0 in the list, the neural model is not used if it does not help."""
 
     def check(self) -> None:
         """Raise a ValueError for an empty grid."""
@@ -88,16 +89,17 @@ class LatticeConfig(Settings):
     """Settings of denominator lattices: search and lattice density."""
 
     acoustic_scale: Positive = 0.3
-    """Factor on acoustic log-likelihoods during the search; the same as in the sMBR training that
-    uses the lattices."""
+    """Factor on acoustic log-likelihoods during the search. The default is the same as in the sMBR
+    training that uses the lattices."""
     density: Annotated[float, Range(1)] = 10.0
     """Maximum number of arcs per 30 ms frame in an utterance's lattice (C8: about 10)."""
     beam: Beam = Beam(search=13.0, output=8.0, max_active=3000)
-    """Pruning of the search. Its output beam also limits lattices that stay below the density."""
+    """Pruning of the search. Its output beam also limits lattices with fewer arcs than `density`
+    allows."""
     retries: tuple[Annotated[float, Range(above=1)], ...] = (2.0, 4.0)
     """Factors by which the beam is widened when no path survives."""
     max_failed: Share = 0.05
-    """Share of utterances without a lattice above which the corpus counts as unusable."""
+    """If more than this share of the utterances has no lattice, the corpus counts as unusable."""
 
 
 SYMBOLS = 50
@@ -112,8 +114,8 @@ class PrefixConfig(Settings):
     """Prefixes kept per frame (A24: 1 for sentences during training, 64 in the equal-batch study,
     256 for evaluation, 512 for the final table)."""
     margin: Positive = 25.0
-    """Pruning beam in natural log units: prefixes this far below the best of a frame are dropped;
-    inf always keeps `width` of them."""
+    """Pruning beam in natural log units. Prefixes that score this far below the best of a frame are
+    dropped. With inf, the best `width` prefixes are always kept."""
     nbest: ListLength = 1
     """Length of the n-best list."""
 
@@ -144,15 +146,15 @@ class WordsConfig(Settings):
     word_bonus: float = 0.0
     """Added for each word; positive means more words."""
     margin: Positive = 25.0
-    """Pruning beam in natural log units: prefixes this far below the best of a frame are dropped;
-    inf always keeps `width` of them."""
+    """Pruning beam in natural log units. Prefixes that score this far below the best of a frame are
+    dropped. With inf, the best `width` prefixes are always kept."""
     symbols: ListLength = SYMBOLS
-    """Number of a frame's most likely symbols by which prefixes may be extended."""
+    """In each frame, prefixes are extended only by this many of the most likely symbols."""
     between: str = " "
-    """The characters that may stand between words, any number of them in any order. Units that
-    include none of these characters, such as word pieces, need none between words."""
+    """Characters that separate words. Any number of them may occur between two words, in any order.
+    If the units include none of these characters, as with word pieces, no separator is needed."""
     complete: bool = False
-    """Whether a text may end inside a word if only one dictionary word begins like that. That word
+    """Whether a text may end inside a word if only one dictionary word has this beginning. The word
     is then completed, and the rest of it costs nothing (as in Scheidl's search)."""
     nbest: ListLength = 1
     """Length of the n-best list."""
@@ -196,7 +198,7 @@ class TuneConfig(Settings):
     def check(self) -> None:
         """Raise a ValueError for an empty grid."""
         if not self.lm_weights or not self.word_bonuses:
-            raise ValueError("lm_weights and word_bonuses need at least one value each")
+            raise ValueError("`lm_weights` and `word_bonuses` need at least one value each")
 
 
 @dataclass(frozen=True)
@@ -231,9 +233,9 @@ class CtcDecodeConfig(Settings):
     tune_width: ListLength = 64
     """Beam width of the search over dictionary words while its weights are tuned."""
     widest: ListLength | None = None
-    """The search over dictionary words is widened up to this width, while twice the width finds
-    better texts on the development splits, as it does with weak networks. None: it is not widened,
-    and the log warns if it should be."""
+    """Maximum beam width of the search over dictionary words. The search is widened as long as
+    twice the width finds better texts on the development splits, which happens with weak networks.
+    None: the search is not widened, and the log warns if it should be."""
 
 
 @dataclass(frozen=True)
@@ -269,8 +271,8 @@ class SegmentConfig(Settings):
     pause: Positive = 0.3
     """Shortest pause to cut in."""
     margin: NonNegative = 0.3
-    """Silence to keep around speech. The rest of a longer pause is dropped, if the acoustic model
-    provides silence posteriors."""
+    """Silence to keep around speech. If the acoustic model provides silence posteriors, the rest of
+    a longer pause is dropped."""
     threshold: ProperShare = 0.35
     """Speech score, 0 to 1, below which a frame belongs to a pause."""
 

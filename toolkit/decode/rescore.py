@@ -391,7 +391,7 @@ def tune_rescoring(
     keep_before = None if keep is None else Keep(point, keep)
     if keep_before is not None:
         axes = axes[0].including(point[0]), axes[1].including(point[1])
-    consequence = f"acoustic scale {point[0]:g} and word penalty {point[1]:g} stay"
+    consequence = f"acoustic scale {point[0]:g} and word penalty {point[1]:g} are kept"
     if not enough_words_to_tune(words, consequence):
         axes, keep_before = weight_axes([point[0]], [point[1]]), None
         neural_weights = [min(neural_weights)]

@@ -177,8 +177,8 @@ class Inputs:
             raise SourceError(f"{folder} is a Kaldi data directory: {_AS_CUTS.format(folder)}")
         if other_files := [path for path in other_files if _may_be_audio(path)]:
             logger.warning(
-                "%s: left out %d files that may be audio, such as %s. Give files that can be read "
-                "by name, and convert the others, for example to WAV",
+                "%s: left out %d files that may be audio, such as %s. If such a file can be read, "
+                "give its path. Convert the others, for example to WAV",
                 *(folder, len(other_files), other_files[0]),
             )
         if not paths:
@@ -225,7 +225,7 @@ class Inputs:
 
         sources, places = [], places_of(path)
         for place, fields in _manifest_items(path):
-            with reading(place, SourceError, "write the cuts again", "no cut"):
+            with reading(place, SourceError, "write the cuts again", "not a cut"):
                 channel = str((self.channel or 0) + 1)
                 try:
                     cut = parse_cut(fields, place, places)
@@ -387,7 +387,7 @@ def _manifest_items(path: Path) -> Iterator[tuple[str, Any]]:
         return
     for number, line in read_lines(path, SourceError):
         place = f"{path}:{number}"
-        with reading(place, SourceError, "write the cuts again", "no cut"):
+        with reading(place, SourceError, "write the cuts again", "not a cut"):
             item = json.loads(line)
         yield place, item
 

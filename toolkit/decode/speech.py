@@ -136,7 +136,7 @@ class SpeechDetector(nn.Module):
           SpeechDetectorError: the file is damaged, or was made for another front end.
         """
         detector = cls(frontend)
-        with reading(path, SpeechDetectorError, ADVICE, "not a speech detector of this front end"):
+        with reading(path, SpeechDetectorError, ADVICE, "not a speech detector for this front end"):
             tensors, _ = read_tensors(path, {})
             detector.load_state_dict(tensors)
             if not bool((detector.scale > 0).all()):

@@ -157,7 +157,7 @@ def decode_passes(
     axes, keep = first_axes(config), weights_to_keep(config)
     first = first_weights(config)
     consequence = (
-        f"acoustic scale {first.acoustic_scale:g} and word penalty {first.word_penalty:g} stay"
+        f"acoustic scale {first.acoustic_scale:g} and word penalty {first.word_penalty:g} are kept"
     )
     if not enough_words_to_tune(words_of(references, tune_on), consequence):
         axes, keep = weight_axes([first.acoustic_scale], [first.word_penalty]), None

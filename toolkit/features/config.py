@@ -69,8 +69,9 @@ class FrontendConfig(Settings):
         nyquist = self.sampling_rate / 2
         if not 0 <= self.low_freq < self.upper_edge <= nyquist:
             raise ValueError(
-                f"`low_freq` is {self.low_freq:g} and `high_freq` {self.high_freq:g} but must be "
-                f"0 <= low_freq < high_freq <= {nyquist:g} Hz"
+                f"the mel filters range from `low_freq` = {self.low_freq:g} to "
+                f"{self.upper_edge:g} Hz (`high_freq` = {self.high_freq:g}) but must lie between 0 "
+                f"and {nyquist:g} Hz, with the lower edge below the upper one"
             )
         if self._has_empty_filter(self.upper_edge):
             raise ValueError(
@@ -122,12 +123,13 @@ class ExtractConfig(Settings):
     frontend: FrontendConfig = field(default_factory=FrontendConfig)
     """The front end (C5 by default)."""
     hours_per_shard: Positive = 0.5
-    """Approximate hours of audio per shard (C16: 5 h). Speakers are never divided: one with more
-    audio has a shard of their own. A split of only minutes has smaller shards, see
+    """Approximate hours of audio per shard (C16: 5 h). A speaker is never divided: a speaker with
+    more audio has a separate shard. A split of only minutes has smaller shards, see
     `number_of_shards`. A shard is the unit of parallel work and of resuming."""
     max_failed_share: Share = 0.05
-    """Largest share of utterances that may fail without an error. Utterances shorter than a window
-    do not count: the check excludes them from training and warns about those in other splits."""
+    """Largest share of utterances that may fail. If more fail, extraction ends with an error.
+    Utterances shorter than a window do not count: the check excludes them from training and warns
+    about those in other splits."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +137,8 @@ class AugmentConfig(Settings):
     """Settings of the augmented copies that are added to the training utterances."""
 
     speeds: tuple[Annotated[float, Range(0.5, 2)], ...] = ()
-    """Speed factors, each of which adds a copy of every utterance; (0.9, 1.1) is the usual
-    three-way speed perturbation. The paper has none. 1 is allowed with `noise` or `rooms`."""
+    """Speed factors. Each one adds a copy of every utterance. (0.9, 1.1) is the usual three-way
+    speed perturbation; the paper has none. The factor 1 needs `noise` or `rooms`."""
     noise: Path | None = None
     """Folder of noise recordings, searched with its subfolders; None: no noise."""
     noise_share: Share = 0.8
@@ -155,9 +157,14 @@ class AugmentConfig(Settings):
         if len(set(self.speeds)) < len(self.speeds):
             raise ValueError(f"`speeds` are {self.speeds} but must differ from each other")
         if 1 in self.speeds and not self.degrades:
-            raise ValueError("speed 1 without noise or rooms would copy the originals")
+            raise ValueError(
+                "`speeds` contains 1, which would only copy the originals: remove it, or set "
+                "`noise` or `rooms`"
+            )
         if self.degrades and not self.speeds:
-            raise ValueError("noise and rooms need speeds; use (1.0,) for copies at the same speed")
+            raise ValueError(
+                "`noise` and `rooms` need `speeds`: use (1.0,) for copies at the same speed"
+            )
         if len(self.snr) != 2 or self.snr[0] > self.snr[1]:
             raise ValueError(f"`snr` is {self.snr} but must be the lowest and the highest in dB")
 
@@ -179,13 +186,13 @@ class EchoConfig(Settings):
     """Share of the echo path that persists from one block to the next; below 1 the filter can track
     a changing path."""
     smoothing: ShareBelowOne = 0.6
-    """Weight of earlier blocks in the running mean of the power of all that is not echo."""
+    """Weight of earlier blocks in the running mean of the power of everything except the echo."""
     first_power: PositiveShare = 0.03
     """Initial estimate of the echo's share of the microphones' power. If it is too high, the filter
     adapts to the speech too."""
     passes: Annotated[int, Range(1, 1000)] = 2
-    """Number of passes of the filter over an utterance. A device's filter has adapted to the
-    playback before the utterance; for single utterances, earlier passes replace that."""
+    """Number of passes of the filter over an utterance. The filter of a device has already adapted
+    to the playback when an utterance begins. For single utterances, the earlier passes adapt it."""
 
     def check(self) -> None:
         """Raise a ValueError if settings contradict each other."""
@@ -206,11 +213,12 @@ class BeamformingConfig(Settings):
     shift: Annotated[int, Range(1, 1 << 24)] = 128
     """Samples from frame to frame."""
     quiet_share: ProperShare = 0.15
-    """Share of the frames, the quietest ones, that are taken to be only noise: every utterance has
-    pauses, at least before and after it."""
+    """Share of frames that count as noise without speech. These are the quietest frames: every
+    utterance has pauses, at least before and after it."""
     oversubtraction: Positive = 8.0
-    """Factor on the noise power, the mean power of the frames of `quiet_share`. The product is
-    subtracted from the power of each time-frequency bin; the rest is speech."""
+    """Factor by which the noise power, the mean power of the frames of `quiet_share`, is
+    multiplied. The product is subtracted from the power of each time-frequency bin; the rest is
+    speech."""
     loading: NonNegative = 1e-3
     """Diagonal loading of the noise's covariance, relative to its trace: it limits the
     amplification of the microphones' own noise."""
@@ -262,7 +270,7 @@ class BeamsConfig(Settings):
     # Gain in the ratio of speech to noise, mean of 20 utterances at five placements: 1.4 dB at 0
     # degrees, 1.7 at 20, 2.1 at 40.
     elevation_degrees: Annotated[float, Range(-90, 90)] = 30.0
-    """Elevation of the directions above the plane of the device, as talkers stand or sit."""
+    """Elevation of the directions above the plane of the device, for talkers who stand or sit."""
     taps: Annotated[int, Range(3, 1 << 24)] = 257
     """Length of the filters in samples, odd; they delay by half their length."""
 
@@ -297,9 +305,9 @@ class DeviceConfig(Settings):
     def check(self) -> None:
         """Raise a ValueError if settings contradict each other."""
         if self.echo.passes != 1:
-            raise ValueError("echo.passes must be 1: a device records each sample only once")
+            raise ValueError("`echo.passes` must be 1: a device records each sample only once")
         if self.beams.taps > self.echo.block + 1:
             raise ValueError(
-                f"beams.taps is {self.beams.taps} but must be at most echo.block + 1, "
+                f"`beams.taps` is {self.beams.taps} but must be at most `echo.block` + 1, "
                 f"{self.echo.block + 1}"
             )

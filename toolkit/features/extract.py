@@ -167,10 +167,13 @@ def extract(
     # Utterances that are too short do not count as failures.
     counted = len(failed) - sum(marker["short"] for marker in markers.values())
     if counted > config.max_failed_share * total or len(failed) == total:
+        num_short = len(failed) - counted
+        short = f", {num_short} of them shorter than a window" if num_short else ""
         raise ExtractError(
-            f"{len(failed)} of {total} utterances failed, more than max_failed_share = "
-            f"{config.max_failed_share:g}. The first is {': '.join(failed[0])}; all are listed in "
-            f"{out / FAILED}"
+            f"{len(failed)} of {total} utterances have no features{short}. At most a share of "
+            f"`max_failed_share` = {config.max_failed_share:g} may fail, not counting utterances "
+            "shorter than a window, and at least one utterance must have features. The first "
+            f"without is {': '.join(failed[0])}. All are listed in {out / FAILED}"
         )
     if failed:
         logger.warning(

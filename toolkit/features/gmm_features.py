@@ -13,6 +13,7 @@ from torch import Tensor
 
 from toolkit.errors import ToolkitError
 from toolkit.features.shards import MANIFEST, FeatureStore
+from toolkit.features.silence import fill_digital_silence
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import NATURAL, read_json, read_tensors, reading
 
@@ -87,7 +88,7 @@ class GmmFrontend:
         with reading(path, GmmFeaturesError, ADVICE):
             splice = read_json(path, {"splice": NATURAL})["splice"]
             if splice > MAX_SPLICE:
-                raise ValueError(f"it splices {splice} frames on either side")
+                raise ValueError(f"`splice` is {splice} but must be at most {MAX_SPLICE}")
         path = folder / "projection.safetensors"
         if not os.path.lexists(path):
             return cls(splice)
@@ -156,7 +157,8 @@ class GmmFeatures:
         if x is None:
             if speaker not in self._means:
                 self._means[speaker] = self.store.speaker_mean(speaker)
-            x = self.frontend(self.store.load(utterance), self._means[speaker])
+            cepstra = fill_digital_silence(self.store.load(utterance), self.counted(utterance))
+            x = self.frontend(cepstra, self._means[speaker])
             cache.add(utterance, x)
         transform = self.transforms.get(speaker)
         return x.clone() if transform is None else apply_affine(transform, x)

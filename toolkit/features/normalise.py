@@ -186,7 +186,7 @@ class Cmvn:
             data = read_json(path, _FORM)
             residual, mean = GlobalStats.from_dict(data["residual"]), _float64(data["prior_mean"])
             if not mean.shape == residual.sum.shape == residual.sumsq.shape or not residual.count:
-                raise ValueError("its vectors have different lengths, or it was given no frames")
+                raise ValueError("its vectors have different lengths, or its frame count is 0")
             if not all(x.float().isfinite().all() for x in (mean, residual.mean, residual.std)):
                 raise ValueError("its means or deviations are beyond the range of float32")
             scope = data.get("scope", "causal")

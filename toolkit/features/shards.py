@@ -227,7 +227,7 @@ def read_members(file: IO[bytes]) -> Iterator[tuple[str, int, int, int]]:
             size = int(header[SIZE].rstrip(b" \0"), 8)
             name = header[NAME].split(b"\0", 1)[0].decode() if long_name is None else long_name
         except ValueError:
-            raise tarfile.ReadError("not a tar file, or it has too large members") from None
+            raise tarfile.ReadError("not a tar file, or a member is too large") from None
         content = position + BLOCK
         if size < 0 or content + size > total:
             raise tarfile.ReadError(f"a member of {size} bytes goes beyond the end of the file")

@@ -5,6 +5,7 @@ floor (log 2^-23), up to six standard deviations below speech. A second of zeros
 running mean so far that nothing is recognised for seconds.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -23,6 +24,10 @@ energies, divided by the square root of the number of filters."""
 PLP_MARK = -(2.0**-10)
 """C0 that `toolkit.features.frontend.Frontend` gives frames of digital silence in PLP, where C0 is
 otherwise at least 2^-23."""
+QUIETEST_SHARE = 0.1
+"""Share of an utterance's frames, the quietest, that replace its digital silence."""
+EDGE = 2
+"""Frames beside digital silence whose windows (25 ms, a frame every 10 ms) contain some of it."""
 SILENT_AFTER = 20
 """Frames of digital silence after which no word can be spoken: 0.2 s. The closure of a stop, which
 a noise gate may set to zero, is shorter."""
@@ -48,6 +53,35 @@ def counted_frames(features: Tensor, kind: str) -> Tensor:
     if kind == "plp":
         return features[:, 0] >= 0
     return torch.ones(len(features), dtype=torch.bool, device=features.device)
+
+
+def fill_digital_silence(features: Tensor, counted: Tensor) -> Tensor:
+    """Replace an utterance's frames of digital silence by its quietest other frames.
+
+    Deltas and splicing spread digital silence over the frames of speech beside it, and models are
+    not trained on such frames.
+
+    Args:
+      features: [T, F] raw features whose first value is an energy, such as C0.
+      counted: [T] which frames are not digital silence, see `counted_frames`.
+
+    Returns:
+      [T, F]: the features themselves if there is nothing to fill, or nothing to fill it with.
+    """
+    silent = ~counted
+    # Windows of the `EDGE` frames on either side of digital silence contain some of it.
+    near = torch.nn.functional.max_pool1d(silent[None].float(), 2 * EDGE + 1, 1, EDGE)[0] > 0
+    sound = features[counted if near.all() else ~near]
+    num_quiet = math.ceil(QUIETEST_SHARE * len(sound))
+    if counted.all() or not num_quiet:
+        return features
+    # [num_quiet, F] in order of time; of equally quiet frames, the first.
+    quiet = sound[sound[:, 0].argsort(stable=True)[:num_quiet].sort().values]
+    # Windows with so much digital silence that they are quieter than all others are filled, too.
+    fill = silent | (near & (features[:, 0] < quiet[:, 0].min()))
+    filled = features.clone()
+    filled[fill] = quiet[torch.arange(int(fill.sum())) % num_quiet]
+    return filled
 
 
 def spans(frames: Tensor) -> list[list[int]]:

@@ -114,7 +114,7 @@ def name_speakers(
         speaker = first.setdefault(cluster, recording)
         for cut in by_recording[recording]:
             cut.supervisions[0].speaker = speaker
-            detail = f"clustering of recordings gives it the speaker of {speaker}"
+            detail = f"the clustering of recordings assigns it to the speaker of {speaker}"
             cut.custom = {**cut.custom, NO_SPEAKER: detail}
     return len(by_recording), len(first) + len(by_recording) - len(usable)
 

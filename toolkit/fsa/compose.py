@@ -47,10 +47,11 @@ def compose(a: Fst, b: Fst) -> Fst:
     """
     if a.word_counts.max(initial=0) > 1 or a.word_counts[a.labels == FINAL].any():
         raise CompositionError(
-            "the first transducer has an arc that writes more than one label, or one at the end"
+            "the first transducer has an arc with several output labels, or an output label on an "
+            "arc to the final state"
         )
     if (b.labels == EPSILON).any():
-        raise CompositionError("the second transducer has arcs that read nothing")
+        raise CompositionError("the second transducer has arcs with input epsilon")
     output_label = np.zeros(a.num_arcs, np.int32)
     output_label[a.word_counts > 0] = a.words
     outputs_of_a = _side(a, np.where(a.labels == FINAL, _END, output_label))

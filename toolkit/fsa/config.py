@@ -68,9 +68,9 @@ class RescoreLimits(Settings):
     """Limits on the work and memory of rescoring a lattice."""
 
     beam: Positive = 10.0
-    """Paths that score more than this below the best one are dropped (scaled log units). A path is
-    scored by the new model up to the last word written, and by the old model from there on. A wider
-    beam keeps more paths to choose from when word penalties are tried later."""
+    """Paths that score more than this below the best one are dropped (scaled log units). The new
+    model scores a path up to its last word so far, and the old model scores the rest. A wider beam
+    keeps more paths to choose from when word penalties are tried later."""
     max_active: Annotated[int, Range(1, MAX_ACTIVE)] = 4000
     """Largest number of pairs (lattice state, language model state) kept per frame."""
 
@@ -94,13 +94,14 @@ class Criterion(Settings):
     """`smbr`: the expected number of frames with the right pdf; `mpfe`: with the right phone (MPE
     counted in frames, as in Kaldi's network training); `mmi`: the reference's log posterior."""
     acoustic_scale: Positive = 0.3
-    """Factor kappa on log-likelihoods. Kaldi uses 0.1 at 100 frames per second. At 33, the best
-    scale for decoding and for training is about three times that."""
+    """Factor kappa on log-likelihoods. Kaldi uses 0.1 at 100 frames per second. At 33 frames per
+    second, the best scale for decoding and for training is about three times that."""
     lm_scale: NonNegative = 1.0
     """Factor on the lattice's graph scores (Kaldi's lmwt: 1)."""
     one_silence_class: bool = True
     """Whether any silence pdf is right in a silent frame (`smbr`, `mpfe` only). Otherwise silence
-    is never right, so that insertions cost nothing and WER can explode (Kaldi's train_mpe.sh)."""
+    is never right: insertions then cost nothing, and WER can become very high (Kaldi's
+    train_mpe.sh)."""
     boost: NonNegative = 0.0
     """Added to a path's score for each frame with a wrong speech phone (`mmi` only; Kaldi: 0 or
     0.1)."""

@@ -310,4 +310,4 @@ def _check_arcs(tensors: dict[str, np.ndarray]) -> None:
     if not np.array_equal(labels == FINAL, target == final) or (labels < FINAL).any():
         raise ValueError("arcs to the final state without label -1, or other arcs with that label")
     if (labels == EPSILON).any():
-        raise ValueError("arcs that read nothing")
+        raise ValueError("arcs with input epsilon")

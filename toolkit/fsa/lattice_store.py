@@ -207,7 +207,8 @@ class LatticeStore(Generic[Read, Info]):
         """Return the shard of an utterance's lattice and its number there."""
         if utterance not in self._where:
             raise LatticeStoreError(
-                f"{utterance} has no lattice in {self._folder}; failed.tsv there may say why"
+                f"{utterance} has no lattice in {self._folder}; failed.tsv there may list the "
+                "reason"
             )
         return self._where[utterance]
 
@@ -283,7 +284,7 @@ def encode(lattices: Sequence[LatticeArcs], graph: GraphIndex) -> bytes:
     order = np.lexsort((position, row))
     row, position = row[order], position[order].astype(np.int64)
     if ((np.diff(row) == 0) & (np.diff(position) == 0)).any():
-        raise LatticeError("a lattice has an arc of its graph twice in a frame")
+        raise LatticeError("a lattice has the same arc of its graph twice in one frame")
     # 2. Ranks within the states of each row, as differences.
     source = np.searchsorted(graph.first, position, side="right") - 1
     begins_state = (np.diff(row, prepend=-1) != 0) | (np.diff(source, prepend=-1) != 0)
@@ -322,7 +323,7 @@ class LatticeBlock:
         numbers = numbers.astype(np.int64)
         self._frames, codes = numbers[1 : size + 1], numbers[size + 1 :]
         if len(self._frames) != size or numbers[0] != len(codes):
-            raise LatticeError("damaged lattices (their number or that of their arcs is wrong)")
+            raise LatticeError("damaged lattices (the number of lattices or of arcs is wrong)")
         decoded = _decode_positions(graph, self._frames, codes)
         if decoded is None:
             raise LatticeError("damaged lattices (they do not fit this graph)")
@@ -521,7 +522,8 @@ class GraphCodec(LatticeCodec[LatticeArcs, Lattice, GraphInfo]):
         if fields.graph != self.digest:
             raise LatticeStoreError(
                 f"{path}: it was made with another graph ({fields.graph}) than {self._path} "
-                f"({self.digest}). Give that graph, or make the lattices again with this one"
+                f"({self.digest}). Give the graph of these lattices, or make the lattices again "
+                "with the given graph"
             )
         info = GraphInfo(fields.retried, fields.failed, fields.arcs)
         failed = tuple(utterance for utterance, _ in fields.failed)

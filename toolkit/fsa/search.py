@@ -162,7 +162,7 @@ def load_engine(name: str) -> Engine:
     except ImportError as error:
         raise EngineError(
             f"{SEARCH_VARIABLE} is 'k2', which cannot be imported ({error}). Unset the variable to"
-            " search with the toolkit's own kernels, or install k2 as docs/install.md says"
+            " search with the toolkit's own kernels, or install k2 (see docs/install.md)"
         ) from error
     return K2Engine()
 

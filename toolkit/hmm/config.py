@@ -12,8 +12,8 @@ class TreeConfig(Settings):
     """Settings for growing a phonetic decision tree."""
 
     max_leaves: NumClasses = 2000
-    """Number of leaves, over all roots, at which splitting stops; clustering then leaves fewer
-    pdfs. The paper has 3,183 senones from 7,000 h (C3)."""
+    """Number of leaves, over all roots, at which splitting stops. Clustering then merges leaves, so
+    that there are fewer pdfs. The paper has 3,183 senones from 7,000 h (C3)."""
     min_gain: NonNegative = 300.0
     """Log-likelihood, in nats, that a split must gain (Kaldi's --thresh)."""
     min_frames: PositiveInt = 50

@@ -98,8 +98,8 @@ def read_roots(path: Path, topology: Topology) -> list[RootGroup]:
         silence = {topology.is_silence(phone) for phone in phones}
         if len(silence) > 1:
             raise PhoneSetError(
-                f"{path}:{number}: silence and speech phones cannot share a root; give each kind a "
-                f"line"
+                f"{path}:{number}: silence and speech phones cannot share a root; give each kind "
+                f"its own line"
             )
         groups.append(RootGroup(phones, fields[1] == "split" and not silence.pop()))
     missing = [topology.phones[p - 1] for p in topology.phone_ids() if p not in line_of]

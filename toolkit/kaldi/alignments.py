@@ -160,8 +160,8 @@ def import_phone_times(
             failed[utterance] = str(error)
     if not alignments:
         raise KaldiAlignmentError(
-            f"none of {len(num_frames)} utterances could be aligned; "
-            + "; ".join(f"{u}: {reason}" for u, reason in list(failed.items())[:1])
+            f"none of {len(num_frames)} utterances could be aligned"
+            + "".join(f". The first is {u}: {reason}" for u, reason in list(failed.items())[:1])
         )
     return _write_store(alignments, Path(out), failed)
 
@@ -187,7 +187,10 @@ def _states_of(entries: Iterable[CtmEntry], topology: Topology, num_frames: int)
 
     for entry in sorted(entries, key=lambda entry: entry.start):
         if entry.token not in topology.phones:
-            raise ValueError(f"no phone {entry.token!r} among {' '.join(topology.phones[:5])} ...")
+            raise ValueError(
+                f"no phone {entry.token!r} in the system, whose phones are "
+                f"{' '.join(topology.phones[:5])} ..."
+            )
         start = min(max(at, round(entry.start / seconds)), num_frames)
         end = min(max(start, round(entry.end / seconds)), num_frames)
         if not spans and start < topology.min_frames(silence):

@@ -247,7 +247,7 @@ def scp_entry(
     digits = (match["offset"] or "0").lstrip("0")
     # Python's int() refuses very long numbers, which are not valid offsets anyway.
     if len(digits) > _LONGEST_OFFSET:
-        raise ArchiveError(f"{where}: {key}: no file is as long as the offset {quoted(digits)}")
+        raise ArchiveError(f"{where}: {key}: the offset {quoted(digits)} is too large for a file")
     return Entry(key, path, int(digits or 0), match["range"] or "")
 
 
@@ -282,7 +282,7 @@ def opened(path: Path) -> IO[bytes]:
     try:
         return open(regular(path), "rb")
     except OSError as error:
-        raise ArchiveError(f"{path}: cannot read it: {error.strerror}") from error
+        raise ArchiveError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _key(table: Path, file: IO[bytes]) -> str:
@@ -366,8 +366,7 @@ def _header(path: Path, file: IO[bytes]) -> Header:
         header = _parsed(begin)
     except (ValueError, struct.error) as error:
         raise ArchiveError(
-            f"{path}: neither a matrix nor an integer vector is at byte {start} ({error}); "
-            f"{_ADVICE}"
+            f"{path}: there is no matrix or integer vector at byte {start} ({error}); {_ADVICE}"
         ) from error
     if start + header.size > os.fstat(file.fileno()).st_size:
         raise ArchiveError(

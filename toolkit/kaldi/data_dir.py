@@ -319,8 +319,8 @@ def export_data_dir(cuts: Iterable[MonoCut], folder: Path) -> DataDirSummary:
         else:
             usable.append(cut)
     if not usable:
-        detail = f", first {left_out[0][0]}: {left_out[0][1]}" if left_out else ""
-        raise ManifestError(f"there is no utterance to write to {folder}{detail}")
+        detail = f". The first is {left_out[0][0]}: {left_out[0][1]}" if left_out else ""
+        raise ManifestError(f"no utterance can be written to {folder}{detail}")
     # 2. Rename until utterances are sorted by speaker, and recordings have a file each.
     renamed = not _in_speakers_order(usable)
     ordered = [_with_speaker(cut) for cut in usable] if renamed else usable
@@ -366,7 +366,7 @@ def _unusable(cut: MonoCut) -> str:
     if len(recording.sources) > 1:
         return f"its recording consists of {len(recording.sources)} files"
     if recording.transforms:
-        return "its audio is changed when it is read, such as in speed: write the result to a file"
+        return "transforms change its audio, such as its speed: write the result to a file"
     return ""
 
 

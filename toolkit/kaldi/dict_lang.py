@@ -234,7 +234,8 @@ def read_dict(folder: Path, policy: TextPolicy | None = None) -> KaldiDict:
         raise KaldiDictError(f"{folder}: no word with a pronunciation is left")
     notes = []
     if left_out:
-        notes.append(f"left out, because the toolkit adds its own: {' '.join(sorted(left_out))}")
+        words = " ".join(sorted(left_out))
+        notes.append(f"words left out, because the toolkit adds its own: {words}")
     renamed_phones = {p: name for p, name in renamed.items() if p != name}
     if renamed_phones:
         notes.append(
@@ -465,7 +466,7 @@ def read_lang(folder: Path, policy: TextPolicy | None = None) -> tuple[Lang, tup
         lexicon.add(spelled, (kind or p for kind, p in zip(kinds, base_phones, strict=True)))
     if not lexicon:
         raise KaldiDictError(f"{path}: no word with a pronunciation is left")
-    notes = (f"left out, because the toolkit adds its own: {' '.join(sorted(left_out))}",)
+    notes = (f"words left out, because the toolkit adds its own: {' '.join(sorted(left_out))}",)
     lang = Lang.of(lexicon.with_positions() if with_marks else lexicon)
     lang = replace(lang, normaliser=spelling.id, tags=spelling.tags)
     return lang, notes if left_out else ()

@@ -293,12 +293,12 @@ def find_feature_faults(
             if fault:
                 faults[item.key] = [("unreadable-features", fault)]
             elif dimension != usual:
-                detail = f"{path}: {dimension} values per frame, where most have {usual}"
+                detail = f"{path}: {dimension} values per frame; most utterances have {usual}"
                 faults[item.key] = [("other-dimension", detail)]
             elif text := text_of(item.cut):
                 original = first.setdefault((digest, text), item.key)
                 if original[:2] != item.key[:2]:
-                    detail = f"the features are those of {original[1]} in {original[0]}"
+                    detail = f"same features as utterance {original[1]} in {original[0]}"
                     faults[item.key] = [("same-audio-and-text", detail)]
         done += len(results)
         if progress is not None:

@@ -172,7 +172,7 @@ def import_features(
     if not cut_of_id:
         raise KaldiFeaturesError(
             f"{table} has none of the {len(all_cuts)} utterances; "
-            f"its first is {next(iter(entry_of_id))!r}"
+            f"the first utterance in it is {next(iter(entry_of_id))!r}"
         )
     speakers: dict[str, list[str]] = {}
     for id in sorted(cut_of_id):

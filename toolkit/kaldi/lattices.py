@@ -153,7 +153,7 @@ def _lattice(start: int, arcs: list[_Arc], frame_shift: float) -> WordLattice | 
       ValueError: the lattice has a cycle, a state with different times, or NaN costs.
     """
     if not all(arc.graph > -np.inf and arc.acoustic > -np.inf for arc in arcs):
-        raise ValueError("costs that are not numbers")
+        raise ValueError("a cost is NaN or minus infinity")
     arcs = [arc for arc in arcs if arc.graph + arc.acoustic < np.inf]
     leaving: dict[int, list[_Arc]] = {}
     entering: dict[int, list[_Arc]] = {}
@@ -365,7 +365,7 @@ def export_lattices(folder: Path, form: str, out: Path) -> int:
     clash = first_clash(names)
     if clash and form != "kaldi":
         raise LatticeStoreError(
-            f"{ids[clash[0]]} and {ids[clash[1]]} would have the same file: export as kaldi"
+            f"{ids[clash[0]]} and {ids[clash[1]]} would be in the same file: use the format kaldi"
         )
     out.mkdir(parents=True, exist_ok=True)
     if form == "kaldi":

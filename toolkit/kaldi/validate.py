@@ -91,7 +91,10 @@ def _faults(tables: dict[str, _Table]) -> Iterator[str]:
     yield from _text_faults(tables["text"])
     for number, line in enumerate(tables["wav.scp"].lines, 1):
         if re.match(rb"\S+\s+~", line):
-            yield f"wav.scp:{number}: no file, or a path with ~, which Kaldi does not expand"
+            yield (
+                f"wav.scp:{number}: no file, or a path that begins with ~, which Kaldi does not "
+                "expand"
+            )
     for name, is_valid in _ROWS.items():
         for number, row in enumerate(tables[name].rows if name in tables else (), 1):
             if not is_valid(row):
@@ -238,8 +241,8 @@ _ROWS: dict[str, Callable[[list[bytes]], bool]] = {
 """Condition that every row of a table must meet, by table."""
 _EXPECTED_ROWS = {
     "segments": "not `utterance recording start end`",
-    "reco2file_and_channel": "not `recording file A` or B",
-    "spk2gender": "not `speaker m` or f",
+    "reco2file_and_channel": "not `recording file A` or `recording file B`",
+    "spk2gender": "not `speaker m` or `speaker f`",
     "spk2warp": "not a factor between 0.5 and 1.5",
     "utt2warp": "not a factor between 0.5 and 1.5",
     "utt2dur": "not a number above 0",

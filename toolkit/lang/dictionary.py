@@ -322,7 +322,7 @@ def _decide(entries: list[_Fields], column: int, phones: set[str], name: str) ->
             entry.columns = column + 1
         logger.info(
             "%s %d: these integers are read as probabilities, because %d of %d lines have a number "
-            "there, and they are phones in no line",
+            "there, and no line has them as phones",
             where,
             column + 2,
             numeric,

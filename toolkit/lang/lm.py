@@ -151,10 +151,11 @@ def check_coverage(path: Path, modelled: Collection[str], vocabulary: Collection
     folded = {word.casefold() for word in model_words}
     in_other_case = [word for word in missing if word.casefold() in folded]
     if len(missing) == len({*vocabulary}):
-        case = "; it has them in another letter case" if in_other_case else ""
+        case = "; the model has such words in another letter case" if in_other_case else ""
         raise ArpaError(
-            f"{path}: none of its words, such as {max(modelled)!r}, is one of the recogniser's,"
-            f" such as {max(vocabulary)!r}: spell both in the same way{case}"
+            f"{path}: none of its words, such as {max(modelled)!r}, is in the vocabulary of the"
+            f" recogniser, which has words such as {max(vocabulary)!r}: spell words in the same way"
+            f" in both{case}"
         )
     if 1 - len(missing) / len({*vocabulary}) < COVERED:
         logger.warning(
@@ -235,8 +236,8 @@ def estimate_with_lmplz(
     program = shutil.which("lmplz")
     if program is None:
         raise NgramError(
-            "estimator is 'lmplz', but lmplz is not on the PATH; install KenLM's programs or set "
-            "estimator to 'numpy'"
+            "`estimator` is 'lmplz', but lmplz is not on the PATH; install KenLM's programs or set "
+            "`estimator` to 'numpy'"
         )
     with tempfile.TemporaryDirectory(prefix="lmplz") as name:
         folder = Path(name)

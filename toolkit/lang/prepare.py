@@ -293,7 +293,7 @@ def text_files(source: Path) -> list[Path]:
         problem = "no .txt or .txt.gz file in the folder"
     else:
         paths = [Path(p) for p in glob.glob(str(source), recursive=True)]
-        problem = "no file, folder or pattern matches"
+        problem = "no such file or folder, and no file matches the pattern"
     files = sorted(p for p in paths if p.is_file())
     if not files:
         raise TextError(f"language model text: {problem} {source}")

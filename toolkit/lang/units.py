@@ -319,8 +319,8 @@ def train_pieces(
         )
     except RuntimeError as error:
         raise UnitsError(
-            f"{len(sentences)} transcripts do not give {pieces} pieces ({error}); set `pieces` to "
-            "another number"
+            f"{pieces} word pieces cannot be learnt from {len(sentences)} transcripts ({error}); "
+            "set `pieces` to another number"
         ) from error
     return Pieces(kind, model.getvalue(), policy)
 

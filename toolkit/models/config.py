@@ -28,7 +28,7 @@ class LstmConfig(Settings):
     layers: NumLayers = 5
     """Number of LSTM layers; 5 (C6)."""
     lookahead: Annotated[int, Range(0, 1 << 16)] = 3
-    """Look-ahead: input frames (of 30 ms) after a frame that are read before its output; 3 (C6)."""
+    """Look-ahead: number of future input frames (of 30 ms) that a frame's output needs; 3 (C6)."""
     dropout: ShareBelowOne = 0.0
     """Probability of dropping a value between two layers; 0 in the paper."""
 
@@ -68,22 +68,22 @@ class TdnnfConfig(Settings):
     bottleneck: LayerSize = 128
     """Values per frame inside a layer."""
     strides: tuple[Annotated[int, Range(0, 1000)], ...] = (1, 1, 1, 0, 3, 3, 3, 3, 3, 3, 3, 3)
-    """Raw frames (10 ms) of context on either side of each layer. Layers of stride 1, which come
-    first, run at 100 Hz; those of 0 and of multiples of 3 at 33 Hz."""
+    """Raw frames (10 ms) of context on either side of each layer. Layers of stride 1 come first and
+    run at 100 Hz. Layers whose stride is 0 or a multiple of 3 run at 33 Hz."""
     final: LayerSize = 192
     """Values per frame before the output layer."""
     bypass: ShareBelowOne = 0.66
     """Factor by which a layer's input is multiplied before it is added to the layer's output."""
     dropout: ShareBelowOne = 0.0
-    """In training, a layer's values are multiplied by factors drawn between 1 minus this and 1 plus
-    this. Each of a row's values has its own factor, which all frames of the row share."""
+    """In training, a layer's outputs are multiplied by random factors between 1 minus this and 1
+    plus this. Each channel of each row of the batch has its own factor for all frames."""
 
     def check(self) -> None:
         """Raise a ValueError if strides or sizes do not fit each other."""
         if self.input_dim % LOW_RATE_FACTOR:
             raise ValueError(f"`input_dim` is {self.input_dim} but must be a multiple of 3")
         if not self.strides or list(self.strides[: self.at_full_rate]) != [1] * self.at_full_rate:
-            raise ValueError(f"`strides` are {self.strides}; those of 1 must come first")
+            raise ValueError(f"`strides` are {self.strides}, but strides of 1 must come first")
         for stride in self.strides[self.at_full_rate :]:
             if stride % LOW_RATE_FACTOR:
                 raise ValueError(f"a stride is {stride} but must be 1 or a multiple of 3")
@@ -127,8 +127,8 @@ class CtcConfig(Settings):
     output_dim: Annotated[int, Range(2, 10_000_000)] = 30
     """C, output units, the blank among them; 30 characters (A16). Training sets it."""
     channels: tuple[LayerSize, ...] = (600,)
-    """Output channels of each convolution; one of 600 (A12), the family has 1 to 3 (A14; Deep
-    Speech 2: 1,280)."""
+    """Output channels of each convolution. The paper has one convolution with 600 (A12), and 1 to 3
+    in its variants (A14; Deep Speech 2: 1,280)."""
     kernels: tuple[Annotated[int, Range(1, 1000)], ...] = (11,)
     """Kernel size of each convolution, in frames; 11 (A12)."""
     strides: tuple[Annotated[int, Range(1, 1000)], ...] = (2,)
@@ -136,7 +136,7 @@ class CtcConfig(Settings):
     activation: Literal["relu", "none"] = "relu"
     """Activation after each convolution; the paper names none (Deep Speech 2: clipped ReLU)."""
     lstm_layers: NumLayers = 5
-    """Number of LSTM layers; 5 (A13), the family has 1 to 7 (A14)."""
+    """Number of LSTM layers. The paper has 5 (A13), and 1 to 7 in its variants (A14)."""
     hidden: LayerSize = 800
     """Cells per LSTM layer and direction; 800 (A13; Deep Speech 2: 1,510)."""
     bidirectional: bool = False
@@ -148,7 +148,7 @@ class CtcConfig(Settings):
     def check(self) -> None:
         """Raise a ValueError if lists differ in length, or a stride exceeds its kernel."""
         if not len(self.channels) == len(self.kernels) == len(self.strides) > 0:
-            raise ValueError("channels, kernels and strides need one value each per convolution")
+            raise ValueError("`channels`, `kernels` and `strides` need one value per convolution")
         if any(s > k for s, k in zip(self.strides, self.kernels, strict=True)):
             raise ValueError(f"`strides` are {self.strides} but must not exceed the kernel sizes")
 

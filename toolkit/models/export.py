@@ -30,7 +30,7 @@ from toolkit.models.tdnnf import TdnnfModel, repeat_ends
 from toolkit.storage.files import write_atomically
 from toolkit.storage.reading import read_json, reading
 
-ADVICE = "run the stage again that makes it"
+ADVICE = "rerun the stage that makes it"
 _NORMALISER = "normaliser.json"
 FILES = {"torchscript": "model.pt", "onnx": "model.onnx"}
 """File name of each format."""

@@ -79,11 +79,11 @@ class Shortlist:
             if tuple(content["words"][:3]) != SPECIAL or len(set(content["words"])) < len(
                 content["words"]
             ):
-                raise ValueError("words that occur twice, or without <s>, </s>, <UNK>")
+                raise ValueError("the words do not begin with <s>, </s>, <UNK>, or one is repeated")
             if not all(
                 0 < s <= 1 for s in (*content["shares"].values(), content["smallest_share"])
             ):
-                raise ValueError("shares that are not above 0 and at most 1")
+                raise ValueError("its shares must be above 0 and at most 1")
         return cls(tuple(content["words"]), content["shares"], content["smallest_share"])
 
     def save(self, path: Path) -> None:

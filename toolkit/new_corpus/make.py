@@ -65,9 +65,10 @@ def find_checkout(start: Path) -> Path:
         if all((folder / part).is_file() for part in MARKER_FILES):
             return folder
     raise CheckoutError(
-        f"a new corpus becomes a recipe in a checkout of the project, but {start} is not in one: "
-        "the installed package has no recipes/ and local/. Clone the project's repository, run "
-        "`make setup` in it, and run the command there: .venv/bin/toolkit new-corpus ..."
+        f"{start} is not in a checkout of the project. A new corpus becomes a recipe in a "
+        "checkout, because the installed package has no recipes/ and local/. Clone the project's "
+        "repository, run `make setup` in it, and run the command there: .venv/bin/toolkit "
+        "new-corpus ..."
     )
 
 
@@ -158,7 +159,8 @@ def create_reader_stub(
       root: root of the checkout.
       name: name of the corpus; see `check_name`.
       lexicon: "cmudict" (the default), "graphemes" or a file.
-      lm_text: text for the language model, instead of the training transcripts.
+      lm_text: text for a language model, which is interpolated with that of the training
+        transcripts; None: only the transcripts.
     """
     lexicon = lexicon or "cmudict"
     settings = Settings(lexicon=lexicon, normaliser=_rules_for(lexicon), lm_text=lm_text)
@@ -333,15 +335,16 @@ def _features_remark(parts: dict[str, list[MonoCut]], data: Path) -> str:
     # The most frequent number of values per frame; the check reports the others.
     cuts = [cut for part in parts.values() for cut in part if not has_audio(cut)]
     sizes = Counter(map(feature_dimension, cuts)).most_common(1)
-    values = f"{sizes[0][0]} values per frame" if sizes else "none can be read"
+    values = f"{sizes[0][0]} values per frame" if sizes else "no readable values"
     names = {path.name for folder in _kaldi_folders(data)[0].values() for path in folder.iterdir()}
     shift = "frame_shift" if "frame_shift" in names else "utt2dur"
-    step = f"a frame every 10 ms by {shift}" if shift in names else "10 ms per frame assumed"
-    cmvn = "; cmvn.scp is not needed: means by speaker are computed" if "cmvn.scp" in names else ""
+    step = "a frame shift of 10 ms"
+    step = f"{step} (from {shift})" if shift in names else f"{step} (assumed)"
+    cmvn = ". cmvn.scp is not needed: means by speaker are computed" if "cmvn.scp" in names else ""
     reason = "none of the files in wav.scp exists" if "wav.scp" in names else "there is no wav.scp"
     return (
-        f"features: from feats.scp, with {values}, {step}, because {reason}; no copies at other "
-        f"speeds and no bundle, which need audio{cmvn}"
+        f"features: from feats.scp, with {values}, {step}. Audio is not used, because {reason}. "
+        f"There are no copies at other speeds and no bundle, which need audio{cmvn}"
     )
 
 
@@ -394,7 +397,7 @@ def _text_remarks(
     """Return remarks on the chosen text rules, with the counts that led to them."""
     as_given, normalised = (f"{c.known} of {c.words}" for c in coverage.values())
     remarks = [
-        f"text: {policy.id}; as they stand {as_given} words are in the lexicon, and {normalised} in"
+        f"text: {policy.id}; as written, {as_given} words are in the lexicon, and {normalised} in"
         " upper case without punctuation (lang.normaliser in config.py overrides this)"
     ]
     if policy.split_clitics:
@@ -436,7 +439,7 @@ def _choose_lexicon(
         remark = f"{share} are in the English lexicon"
     else:
         lexicon = "cmudict" if language.english else "graphemes"
-        decision = "taken for English" if language.english else "not taken for English"
+        decision = "treated as English" if language.english else "not treated as English"
         remark = f"{share} are in the English lexicon: {decision} (--lexicon overrides this)"
     if lexicon != "cmudict":
         remark += f"; letters: {show_letters(language.letters)}"

@@ -42,7 +42,10 @@ def base() -> Config:
 PROFILES = {{"base": base}}
 '''
 
-NEURAL = "# reads the text four times, at 8,000 words per second and core; neural=False skips it\n"
+NEURAL = (
+    "# an LSTM language model: training reads the text four times, at 8,000 words per second\n"
+    "# and core; neural=False skips it\n"
+)
 NO_COPIES = "# no copies of training utterances at other speeds, which need audio\n"
 LANGUAGE = "# lang and check set the language: docs/own-language.md has the values for others\n"
 
@@ -51,14 +54,14 @@ README = """# {name}
 {about}
 
 ```sh
-recipes/{name}/run.py --stop-stage 3     # what is wrong with the data: exp/base/check/report.txt
+recipes/{name}/run.py --stop-stage 3     # check the data; read exp/base/check/report.txt
 recipes/{name}/run.py                    # all stages; after an interruption, it resumes
 recipes/{name}/run.py --list             # state, time and result of each stage
 ```
 
-`config.py` holds the settings; `--set section.key=value` changes one for a run. Trees, mixtures and
-networks are sized by `HOURS` there (recipes/librispeech/sizes.py). The stages are those of
-[recipes/librispeech](../librispeech/README.md).
+`config.py` holds the settings; `--set section.key=value` changes one for a run. `HOURS` in
+`config.py` sets the sizes of trees, mixtures and networks (recipes/librispeech/sizes.py). The
+stages are those of [recipes/librispeech](../librispeech/README.md).
 
 ## Results
 
@@ -80,7 +83,7 @@ from toolkit.corpus.split import assemble
 def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
     """Read the corpus in the folder `root`; return the utterances by split.
 
-    Change the lines up to `pair` to suit your layout; as they stand they read
+    Change the lines up to `pair` to suit your layout. Unchanged, they read
     `<root>/<speaker>/<utterance>.wav` with the words in `<utterance>.txt` or `<utterance>.lab`
     beside it. They fill
 
@@ -182,7 +185,7 @@ def config_py(name: str, settings: Settings) -> str:
     ]
     if "Path(" in body:
         imports = ["from pathlib import Path", "", *imports]
-    about = "Hours of training speech, which size the systems (recipes/librispeech/sizes.py).\n" + (
+    about = "Hours of training speech; they set model sizes (recipes/librispeech/sizes.py).\n" + (
         "Put the hours_train that stage 3 prints here."
         if settings.corpus is None
         else "Measured when this file was made; stage 3 prints a new value if the corpus grows."

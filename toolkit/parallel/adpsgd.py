@@ -498,7 +498,7 @@ class HierarchicalAdpsgd(Adpsgd):
         if world_size % self._size:
             raise ParallelError(
                 f"{world_size} workers cannot be divided into nodes of {self._size}: start the "
-                "same number on each host, or set parallel.adpsgd.workers_per_node"
+                "same number of workers on each host, or set `parallel.adpsgd.workers_per_node`"
             )
         # Node k has the ranks k * size to (k + 1) * size - 1. All ranks create all groups, since
         # that is collective; each keeps its own node's.

@@ -173,8 +173,8 @@ class Bmuf(Distributed):
         mean = self.workers.all_reduce(self.flat.weights()).wait() / self.workers.world_size
         if not torch.isfinite(mean.sum()):
             raise ParallelError(
-                "the mean of the workers' models is not finite: one of them diverged; lower "
-                "initial_rate, or shorten the blocks (parallel.bmuf.block)"
+                "the mean of the workers' models is not finite: the training of a worker has "
+                "diverged. Lower `initial_rate`, or shorten the blocks (`parallel.bmuf.block`)"
             )
         self.flat.set_weights(self._state.step(mean))
         # Local momentum belongs to the old local weights: drop it, average it, or keep it.

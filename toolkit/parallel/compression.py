@@ -49,7 +49,7 @@ def encode(gradient: Tensor, residual: Tensor, threshold: float, fallback: bool 
       The message, int32.
     """
     if len(gradient) > MAX_SIZE:
-        raise ValueError(f"{len(gradient)} elements, but an index has room for {MAX_SIZE} only")
+        raise ValueError(f"the gradient has {len(gradient)} elements; GTC sends at most {MAX_SIZE}")
     if threshold == 0:
         residual += gradient
         message = torch.cat([_header(DENSE, residual), residual.view(torch.int32)])

@@ -219,10 +219,10 @@ def make_strategy(config: ParallelConfig, device: torch.device | str = "cpu") ->
         return Strategy()
     if config.method == "single":
         raise ParallelError(
-            f"torchrun started {ranks.world_size()} processes, but the training is for one: choose "
-            "a method with --set SECTION.parallel.method=gtc (or bmuf, ssgd, ...), where SECTION "
-            "has the settings of this training, such as ce, baseline, sequence or student; "
-            "or start it without torchrun"
+            f"torchrun started {ranks.world_size()} processes, but `parallel.method` is single. "
+            "Choose a method for several processes with --set SECTION.parallel.method=gtc (or "
+            "bmuf, ssgd, ...), or start the training without torchrun. SECTION is the section "
+            "with the settings of this training, such as ce, baseline, sequence or student"
         )
     # A single process imports neither torch.distributed nor the method.
     workers = import_module("toolkit.parallel.workers").Workers(str(device), config.timeout)

@@ -26,13 +26,13 @@ SECRETS = ("key", "secret", "token", "password", "credential")
 
 @dataclass(frozen=True)
 class StoreConfig(Settings):
-    """Settings of access to objects."""
+    """How the objects of a store are read and written."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of fsspec's file system, such as `{"endpoint_url": "http://localhost:5000"}`; never
     credentials."""
     tries: PositiveInt = 8
-    """Number of tries of a call, the first included, before it counts as failed."""
+    """Number of tries of a call to the store, including the first, before it counts as failed."""
     first_wait: NonNegative = 0.2
     """Longest wait in seconds before the second try; it doubles with each further try. The actual
     wait is drawn uniformly between 0 and this limit, so that workers do not retry together."""
@@ -41,8 +41,8 @@ class StoreConfig(Settings):
     timeout: NonNegative = 60.0
     """Seconds without an answer after which a call is given up and repeated."""
     part_bytes: Annotated[int, Range(5 << 20)] = 64 << 20
-    """Part size in bytes for uploads to S3 of objects of at least twice this size; S3 requires at
-    least 5 MiB."""
+    """Objects of at least twice this size in bytes are uploaded to S3 in parts of this size; S3
+    requires at least 5 MiB."""
 
     def check(self) -> None:
         """Refuse credentials among the options."""
@@ -82,13 +82,14 @@ class SparkConfig(Settings):
     executor_cores: ComputeThreads | None = None
     """Cores per executor; None: all cores of its node."""
     executor_memory: str = "1g"
-    """Heap of an executor's JVM, which only passes on lists; Python workers' memory is extra."""
+    """Heap size of an executor's JVM, which only passes on lists. The Python workers need
+    additional memory."""
     task_cpus: ComputeThreads = 1
     """Cores per task: the number of threads with which a step computes."""
     gpus_per_executor: NonNegativeInt = 0
     """GPUs that an executor requests from its node."""
     gpus_per_task: NonNegative = 1.0
-    """GPUs of a task, where executors have any (C20); with 0.5 two tasks share one."""
+    """GPUs per task, if executors have GPUs (C20); with 0.5, two tasks share a GPU."""
     gpu_discovery: str | None = None
     """Spark's GPU discovery script, which prints a node's GPUs; see Spark's documentation."""
     python: str | None = None
@@ -102,7 +103,7 @@ class SparkConfig(Settings):
 
 @dataclass(frozen=True)
 class ExecutorSection(Settings):
-    """The executor of the pipeline's steps; both kinds give the same results, byte for byte."""
+    """The executor of the pipeline's steps; both kinds produce the same results, byte for byte."""
 
     kind: Literal["local", "spark"] = "local"
     """`local`: processes of this machine, one per job; `spark`: a Spark cluster."""
@@ -117,11 +118,11 @@ class SelectConfig(Settings):
     """How much audio is selected from the lake, and which records are eligible."""
 
     hours: Positive = 1_000_000.0
-    """Audio to select in hours; 1,000,000 (C16)."""
+    """Hours of audio to select; 1,000,000 (C16)."""
     hours_per_file: Positive = 5.0
-    """Audio per file of grouped records in hours; 5 (C16)."""
+    """Hours of audio per file of grouped records; 5 (C16)."""
     oversampling: Annotated[float, Range(1)] = 1.02
-    """Factor by which the first sample exceeds an estimate from average lengths (C16)."""
+    """The first sample is this many times as large as estimated from average lengths (C16)."""
     seed: int = 0
     """Random seed for the choice of records."""
     since: float | None = None
@@ -167,7 +168,7 @@ class PrepareConfig(Settings):
     select: SelectConfig = field(default_factory=SelectConfig)
     """Selection of records from the lake (C16)."""
     frontend: FrontendConfig = field(default_factory=FrontendConfig)
-    """The front end (C5 by default)."""
+    """The front end; by default that of the paper (C5)."""
     shuffle: ShuffleConfig = field(default_factory=ShuffleConfig)
     """Shuffling of files and utterances (C18)."""
     stats: StatsConfig = field(default_factory=StatsConfig)
@@ -179,7 +180,7 @@ class TargetsSection(Settings):
     """The part of a teacher's posteriors that is kept."""
 
     k: ListLength = 20
-    """Number of the highest logits kept per frame (C11: 20)."""
+    """Number of the highest logits kept per frame; 20 in the paper (C11)."""
     offsets: tuple[LowRateOffset, ...] = (0,)
     """Frame offsets of the subsampling, 0, 1 or 2, used in turn by successive passes over the data.
     A single pass (C12) needs one."""

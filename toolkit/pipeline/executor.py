@@ -242,7 +242,7 @@ class Executor(ABC):
             raise FailedPartitionsError(
                 f"{step.name}: {len(failed_partitions)} of {len(partitions)} partitions failed "
                 f"{self.config.tries} times and were skipped: "
-                f"{', '.join(sorted(failed_partitions))}. Reason of the first: {first.reason}. "
+                f"{', '.join(sorted(failed_partitions))}. Reason for the first: {first.reason}. "
                 f"All reasons are in {out}/{SUMMARY}; {hint}"
             )
         return [results[partition.id] for partition in partitions]

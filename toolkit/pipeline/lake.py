@@ -143,7 +143,7 @@ def open_lake(store: ObjectStore, url: str) -> Lake:
                 f"{url} is not a data lake: it has neither {LAKE} nor {METADATA}/**/*.jsonl"
             ) from None
         return Lake(url, tuple(objects), _buckets(objects))
-    advice = f"write it again, or remove it, so that all of {METADATA}/ is read"
+    advice = f"write it again, or remove it. Without it, all of {METADATA}/ is read"
     with reading(f"{url}/{LAKE}", LakeError, advice, "damaged"):
         manifest = validated(json.loads(content), {"objects": [_OBJECT], "buckets": int | None})
         refs = [ObjectRef.from_dict(entry) for entry in manifest["objects"]]
@@ -213,7 +213,7 @@ def _natural(value: object) -> bool:
 def _text(value: object, empty: bool = False) -> str:
     """Return a value if it is text that can be written as UTF-8; raise a ValueError otherwise."""
     if not isinstance(value, str) or not (value or empty):
-        raise ValueError(f"{reprlib.repr(value)} where a name is expected")
+        raise ValueError(f"{reprlib.repr(value)} instead of a name")
     value.encode()  # fails for half a surrogate pair, which could not be written
     return value
 

@@ -72,7 +72,7 @@ def plain_name(path: str, out: str) -> str:
 
 
 FOLDER = "_done"
-REBUILD_HINT = "run the same command again: it makes the damaged object again and continues"
+REBUILD_HINT = "run the same command again: it rebuilds the damaged object and continues"
 _REF = {"path": str, "size": NATURAL, "digest": str | None, "about": {str: Any}}
 _FORM = {
     "work": str,
@@ -143,7 +143,7 @@ class Marker:
         """Return the marker in the content of its file; raise an error if it is damaged."""
         record = validated(json.loads(content), _FORM)
         if record["digest"] != _digest(record):
-            raise ValueError("the digest is not that of the content")
+            raise ValueError("the digest does not match the content")
         result = StepResult.from_dict(record["result"])
         numeric = validated(record["numeric"], {str: str}) if "numeric" in record else None
         marker = cls(record["work"], result, record["run"], numeric)

@@ -99,14 +99,15 @@ def measure_steps(minutes: float = 6.0, repeats: int = 3) -> MeasuredSteps:
         rates = lake.rates(speeds, calls)
     hours = lake.hours
     notes = (
-        "times are processor time: `toolkit pipeline plan` adds the waiting for disks and stores",
-        f"{60 * hours:.1f} min of noise in WAV of 3.6 s on average, {SPEAKERS} speakers",
+        "times are processor time: `toolkit pipeline plan` adds the wait for disks and stores",
+        f"{60 * hours:.1f} min of noise in WAV files of 3.6 s on average, {SPEAKERS} speakers",
         f"extract, per hour of audio: {calls.calls / hours:,.0f} calls, "
         f"{calls.bytes_read / hours / 1e6:,.0f} MB read, "
         f"{calls.bytes_written / hours / 1e6:,.0f} MB written",
-        f"the same with an object per utterance: {single.calls / hours:,.0f} calls",
-        f"an hour's audio at {LATENCY:g} s per call and {BANDWIDTH / 1e6:g} MB/s, one connection: "
-        f"{fetch_ratio():.0f} times as fast from aggregated objects as from one per utterance",
+        f"extract, with an object per utterance: {single.calls / hours:,.0f} calls",
+        f"fetching an hour of audio at {LATENCY:g} s per call and {BANDWIDTH / 1e6:g} MB/s over one"
+        f" connection: {fetch_ratio():.0f} times as fast from aggregated objects as from an object"
+        " per utterance",
     )
     return MeasuredSteps({name: tuple(row) for name, row in speeds.items()}, rates, notes)
 

@@ -275,7 +275,7 @@ PAPER = (
     ("time of features and targets", f"{PAPER_PIPELINE_DAYS} d (Figure 3)"),
     ("of which features", ""),
     ("of which targets, shards", ""),
-    ("its speed", f"{PAPER_HOURS / PAPER_PIPELINE_DAYS / 24:,.0f} hours per hour"),
+    ("speed of features, targets", f"{PAPER_HOURS / PAPER_PIPELINE_DAYS / 24:,.0f} hours per hour"),
     ("training afterwards", "4.5 d on 64 GPUs"),
     ("audio", "107 TB at 256 kbps, about 1e9 utterances"),
     ("files of 5 h", "200,000"),
@@ -294,7 +294,7 @@ def planned_figures(plan: Plan, rates: Rates) -> dict[str, str]:
         "time of features and targets": f"{days:,.2f} d",
         "of which features": f"{until_features:,.2f} d",
         "of which targets, shards": f"{days - until_features:,.2f} d",
-        "its speed": f"{plan.hours / (days * 24):,.0f} hours per hour",
+        "speed of features, targets": f"{plan.hours / (days * 24):,.0f} hours per hour",
         "training afterwards": "",
         "audio": f"{plan.hours * rates.audio_bytes / 1e12:,.1f} TB, "
         f"{plan.hours * 3600 / rates.seconds_per_utterance:,.3g} utterances",

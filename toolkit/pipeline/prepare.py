@@ -320,8 +320,8 @@ def _check_device(plan: RunPlan) -> None:
     num_gpus = torch.cuda.device_count()
     if int(plan.device.partition(":")[2] or 0) >= num_gpus:
         raise RunPlanError(
-            f"device is {plan.device}, but torch finds {num_gpus} GPUs: set another device, such as"
-            " cpu"
+            f"`device` is {plan.device}, but torch finds {num_gpus} GPUs: set another device, such"
+            " as cpu"
         )
 
 

@@ -81,8 +81,8 @@ class Rates(Settings):
         Raises:
           RatesError: naming the file.
         """
-        advice = "`toolkit pipeline rates` and `toolkit pipeline measure` write them"
-        with reading(path, RatesError, advice, "no rates"):
+        advice = "`toolkit pipeline rates` or `toolkit pipeline measure` writes such a file"
+        with reading(path, RatesError, advice, "not a file of rates"):
             content = read_json(path, {"steps": {str: {str: Any}}})
             steps = {name: from_plain(StepRate, rate) for name, rate in content["steps"].items()}
             return replace(from_plain(cls, {**content, "steps": {}}), steps=steps)

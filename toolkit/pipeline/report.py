@@ -39,7 +39,7 @@ def totals_text(totals: Mapping[str, float]) -> str:
     """Format `run_totals` as a line of plain text."""
     return (
         f"{totals['steps']:,} steps, {totals['done']:,} of {totals['partitions']:,} partitions "
-        f"({totals['kept']:,} of them kept), {totals['retries']:,} retries, "
+        f"({totals['kept']:,} of them from earlier runs), {totals['retries']:,} retries, "
         f"{totals['bytes'] / 1e9:,.3f} GB in {duration(totals['seconds'])}"
     )
 
@@ -87,7 +87,7 @@ def _row(summary: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the cells of a step in the table of summaries."""
     wall = max(summary["wall_seconds"], 1e-9)
     calls = summary["calls"]
-    kept_note = f" ({summary['kept']} kept)" if summary["kept"] else ""
+    kept_note = f" ({summary['kept']} from earlier runs)" if summary["kept"] else ""
     # No speed if partitions were kept: the hours include those of earlier runs, the time does not.
     rate = f"{3600 * summary['hours'] / wall:,.0f}" if not summary["kept"] else ""
     return (
@@ -172,7 +172,7 @@ class PlanReport:
         plan = self.plan
         lines = [f"All steps, one after the other: {duration(plan.seconds)}"]
         interval = _interval(*plan.interval)
-        lines[0] += f" ({interval} over the speeds' intervals)." if interval else "."
+        lines[0] += f" ({interval} at the ends of the speeds' intervals)." if interval else "."
         if self.alternative is not None:
             lines.append(_fusion(plan, self.alternative))
         if plan.cluster.price:

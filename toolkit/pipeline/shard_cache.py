@@ -25,7 +25,7 @@ from toolkit.pipeline.step import StepError
 COPY = re.compile("[0-9a-f]{32}")
 """The name of a copy: the digest of the object."""
 LOCK = ".lock"
-FORCE = "--force the stage that made the shards: it makes only this shard again"
+FORCE = "rerun the stage that made the shards, with --force: it makes only this shard again"
 
 
 class CachedShards:

@@ -361,8 +361,8 @@ class Watchdog:
         if self._store_lost or unreachable:
             heartbeat = self._last_heartbeats.get(0, (None, 0.0))[0]
             return (
-                f"{_worker(0, heartbeat)} or torchrun, one of which holds the store, is gone or"
-                " hangs"
+                f"{_worker(0, heartbeat)} or torchrun has ended or hangs: one of them holds the"
+                " store through which the workers exchange heartbeats"
             )
         return self._stalled_worker()
 
@@ -382,7 +382,7 @@ class Watchdog:
         worker = _worker(rank, heartbeats[rank])
         return (
             f"{worker} has taken no step for {self.stalls.limit:.0f} s: it hangs, or is slower than"
-            " parallel.timeout allows"
+            " `parallel.timeout` allows"
         )
 
     def _hanging(self) -> str | None:
@@ -395,7 +395,7 @@ class Watchdog:
         if not behind:
             return None
         rank = min(behind, key=lambda r: (behind[r]["exchanges"], r))
-        return f"{_worker(rank, behind[rank])} hangs, or is slower than parallel.timeout allows"
+        return f"{_worker(rank, behind[rank])} hangs, or is slower than `parallel.timeout` allows"
 
     def _end(self) -> None:
         """End the process at once, with the reason on standard error."""

@@ -276,7 +276,7 @@ def _phone_rates(pairs: Sequence[Sequence[Pair]]) -> Markup:
         for rate, phone in rated[:MAX_PHONES]
     ]
     columns = [Column("phone"), Column("wrong %"), Column("said")]
-    note = f"Only phones that occur at least {MIN_OCCURRENCES} times in the references."
+    note = f"Only phones that occur at least {MIN_OCCURRENCES} times in the references are shown."
     return Table("Phones", columns, rows, note).html() if rows else Markup("")
 
 
@@ -488,8 +488,8 @@ def _pairwise_note(systems: int, differences: Collection[Difference]) -> str:
     )
     if any(difference.test.segments < MANY_SEGMENTS for difference in differences):
         note += (
-            f" If fewer than {MANY_SEGMENTS} segments have errors, p is that of an exact "
-            "permutation test, which swaps the two systems' results of utterances."
+            f" If fewer than {MANY_SEGMENTS} segments have errors, p is from an exact permutation "
+            "test, which swaps the two systems' results for single utterances."
         )
     if systems > MAX_SYSTEMS:
         note += f" Only the best {MAX_SYSTEMS} of {systems} systems are shown."

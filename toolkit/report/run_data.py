@@ -332,8 +332,8 @@ def split_table(run: RunFolder, splits: Sequence[Split]) -> Table:
             )
         )
     note = (
-        "Excluded utterances are not counted, except in OOV: the words of all transcripts that "
-        "were not in the lexicon when the data were checked."
+        "Excluded utterances are not counted, except in OOV. OOV counts the words in all "
+        "transcripts that were not in the lexicon when the data were checked."
     )
     return Table("Splits", [Column("split"), *map(Column, columns)], rows, note)
 

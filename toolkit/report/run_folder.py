@@ -45,8 +45,8 @@ class RunFolder:
             raise ReportError(f"{root} is not a folder: name the run directory, exp/<profile>")
         if not (root / "stages").is_dir() and not (root / "data").is_dir():
             raise ReportError(
-                f"{root} is not a run directory: it has neither stages/ nor data/; "
-                "a recipe's run.py makes one, by default exp/<profile> in its folder"
+                f"{root} is not a run directory: it has neither stages/ nor data/. A recipe's "
+                "run.py makes a run directory, by default exp/<profile> in the recipe's folder"
             )
         return cls(root.absolute())
 

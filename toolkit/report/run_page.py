@@ -433,8 +433,8 @@ class _RunPage:
         return Section(
             "stages",
             "Stages",
-            "The states come from the stages' markers; stages that were never started are not "
-            "shown. The recipe's --list also compares settings and file contents.",
+            "The states come from the stages' markers (stages/NN.json). Stages that were never "
+            "started are not shown. The recipe's --list also compares settings and file contents.",
             self._parts(lambda: stage_table(self._stages) if self._stages else Markup("")),
         )
 
@@ -473,8 +473,8 @@ class _RunPage:
         return Section(
             "tuning",
             "Tuning",
-            "WER in % on the development splits for all weights tried; a frame marks the chosen "
-            "ones.",
+            "WER in % on the development splits for all weights tried. The chosen weights have a "
+            "border.",
             self._parts(lambda: weight_grids(self._run), lambda: beam_figures(self._run)),
         )
 
@@ -505,7 +505,7 @@ class _RunPage:
     def _factors(self) -> Section:
         return Section(
             "factors",
-            "Conditions of errors",
+            "Errors by condition",
             "Word error rates of groups of utterances by duration, speaking rate and, if the "
             "manifest contains it, signal-to-noise ratio.",
             self._parts(*(lambda e=errors: factor_figures(e) for errors in self._errors)),
@@ -515,7 +515,7 @@ class _RunPage:
         return Section(
             "browse",
             "All utterances",
-            "Click a heading to sort the table. Links lead to the utterances with audio above.",
+            "Click a heading to sort the table. Links lead to utterances with audio further up.",
             self._parts(lambda: utterance_browser(self._errors, budget)),
         )
 

@@ -313,7 +313,8 @@ def _throughput_figure(name: str, log: RunLog) -> Markup:
     speeds = [sum(s.examples for s in g) / sum(s.seconds_in_step for s in g) for g in groups]
     series = [Series("", minutes, speeds)]
     chart = Chart(f"Throughput of {name}", "minutes", "utterances per second", series)
-    return figure(chart, f"{name}: throughput", "Time of training steps, with waits for data.")
+    caption = "Only training steps are timed, including waits for data."
+    return figure(chart, f"{name}: throughput", caption)
 
 
 def _training_table(networks: Sequence[History]) -> Markup:

@@ -96,10 +96,11 @@ def table1_inputs(scenario: Scenario, task: FrameTask, synthetic: bool) -> list[
             "length of training",
             f"{scenario.minibatches:,} minibatches",
             _chosen(scenario.minibatches == SHAPING_MINIBATCHES),
-            f"of {scenario.frames} frames; each stands for {scenario.stands_for:g} real ones, all "
-            f"for {audio_hours(scenario):,.0f} h of audio; the paper's length, 10 epochs of "
-            f"1,000 h, has columns of its own; {SHAPING_MINIBATCHES:,} were chosen for losses "
-            "about as large as the published ones",
+            f"of {scenario.frames} frames. Each minibatch stands for {scenario.stands_for:g} real "
+            f"ones, and all of them for {audio_hours(scenario):,.0f} h of audio. The paper's "
+            "length, 10 epochs of 1,000 h, has separate columns. "
+            f"{SHAPING_MINIBATCHES:,} minibatches were chosen for losses about as large as the "
+            "published ones",
         ),
         Input(
             "learning rate",
@@ -130,8 +131,9 @@ def table1_inputs(scenario: Scenario, task: FrameTask, synthetic: bool) -> list[
             "tau of GTC",
             f"{scenario.gtc.threshold:g}",
             "paper" if scenario.gtc.threshold == 8 else "assumed",
-            f"the paper's is 8, for the real model; here for sums over {scenario.frames} frames of "
-            "the small model; it decides how much is sent, and so speed-up and accuracy, see below",
+            "the paper uses 8 for the real model. Here, tau is for sums over "
+            f"{scenario.frames} frames of the small model. It determines how much is sent, and so "
+            "speed-up and accuracy, see below",
         ),
         Input(
             "model", f"{scenario.model_bytes / 1e6:.0f} MB", "paper", "24.27 M weights in float32"
@@ -143,7 +145,7 @@ def table1_inputs(scenario: Scenario, task: FrameTask, synthetic: bool) -> list[
             f"{FRAMES:,} frames take 0.3 TFLOP, and a GPU computes about 1 TFLOP/s",
         ),
         Input(
-            "steps by their mean",
+            "step times / mean step time",
             f"{min(times.shares):.2f} to {max(times.shares):.2f}",
             "measured",
             "processor time of a small LSTM's steps on this machine, not on a GPU",
@@ -173,8 +175,8 @@ def table1_inputs(scenario: Scenario, task: FrameTask, synthetic: bool) -> list[
             "all hosts together",
             core,
             _chosen(network.core > 0, "paper"),
-            "the paper's 25 Gbit/s are those of each host; only where all hosts share them is "
-            "GTC slower with 64 workers than with 32, see below",
+            "the paper's 25 Gbit/s are per host. GTC is slower with 64 workers than with 32 only "
+            "if all hosts share them, see below",
         ),
         Input(
             "latency",
@@ -363,10 +365,11 @@ class Results:
                 "megabytes": "MB per step",
             },
             values,
-            f"One worker: accuracy {100 * single.accuracy:.2f} %, and in 10,000 h, which is the "
-            f"paper's length, {100 * short[0].accuracy:.2f} %. BMUF's speed-ups are not a result, "
-            "since the spread of the workers' speeds is fitted to the published speed-ups; nor is "
-            "the rough size of the losses, to which the default length of training is fitted.",
+            f"The accuracy of one worker is {100 * single.accuracy:.2f} %, or "
+            f"{100 * short[0].accuracy:.2f} % in 10,000 h, the paper's length. BMUF's speed-ups "
+            "are not a result, since the spread of the workers' speeds is fitted to the published "
+            "speed-ups. The rough size of the losses is not a result either, since the default "
+            "length of training is fitted to it.",
         )
         parts = [table, self._inputs(inputs), self._speedups(speedups)]
         parts.append(self._accuracies(accuracies))
@@ -425,8 +428,8 @@ class Results:
             {key: key for key in rows[0]},
             rows,
             "One worker: its accuracy in percent. Methods: accuracy in percent relative to one "
-            "worker trained on as many hours of audio; x: speed-up. One input is changed in each "
-            "row; blocks are BMUF's, rates and tau GTC's.",
+            "worker trained on the same number of hours of audio; x: speed-up. One input is "
+            "changed in each row: blocks only for BMUF, rates and tau only for GTC.",
         )
 
     def ibm(self, outcomes: Sequence[tuple[Outcome, bool]]) -> None:
@@ -466,14 +469,14 @@ class Results:
             },
             rows,
             f"One GPU's {ALONE_HOURS:g} h are assumed: 40 times the published 5.2 h, as the paper "
-            "says that H-ADPSGD is 40 times as fast; it also says a week, 168 h, with which all "
-            f"hours would be about {1 - 168 / ALONE_HOURS:.0%} fewer. 300 Gbit/s inside a host are "
-            "assumed, since the million-hours paper gives them for another host with 8 V100. MB: "
-            "per worker and step; comp./comm.: seconds of computation by seconds of communication, "
-            "which overlap. Models averaged: per host, in one step of all its workers. Where the "
-            f"host's work is charged, it copies and averages {IBM_HOST_RATE / 1e9:.1f} GB of "
-            "models per second, one model after the other; this rate is fitted to the published "
-            "hours of ADPSGD.",
+            "states that H-ADPSGD is 40 times as fast. The paper also states a week, 168 h; "
+            f"all hours would then be about {1 - 168 / ALONE_HOURS:.0%} lower. 300 Gbit/s inside a "
+            "host are assumed, since the million-hours paper has this value for another host with "
+            "8 V100. MB: per worker and step. comp./comm.: seconds of computation divided by "
+            "seconds of communication, which overlap. Models averaged: per host, in one step of "
+            "all its workers. In rows with the host's work charged, a host copies and averages "
+            f"{IBM_HOST_RATE / 1e9:.1f} GB of models per second, one model after the other. This "
+            "rate is fitted to the published hours of ADPSGD.",
             texts=("host_work",),
         )
         self._add("ibm", "H-ADPSGD's cluster", [table], [])
@@ -495,8 +498,8 @@ class Results:
             {
                 "method": "method",
                 "speedup": "speed-up, equal workers",
-                "speedup_with_straggler": "with the slow one",
-                "kept": "kept",
+                "speedup_with_straggler": "speed-up, one slow worker",
+                "kept": "speed kept",
             },
             rows,
             "Workers of the asynchronous methods take the next minibatch when they are free; "
@@ -556,10 +559,10 @@ class Results:
                 "published_ratio": "by SCPSGD's",
             },
             reach_rows,
-            f"Median of {study.seeds} seeds. >=: all batches tried are good; <: none is. Each "
-            f"batch is 1.5 or 1.33 times the one before. {FRONTIER_LEARNERS} learners, "
-            f"{study.epochs} epochs, {study.optimizer}, learning rate {study.rate:g} at batch "
-            f"{study.smallest} and in proportion to it.",
+            f"Median of {study.seeds} seeds. >=: the loss is in this range for all batches tried; "
+            "<: for none. Each batch is 1.5 or 1.33 times the one before. "
+            f"{FRONTIER_LEARNERS} learners, {study.epochs} epochs, {study.optimizer}. The learning "
+            f"rate is {study.rate:g} at batch {study.smallest} and proportional to the batch.",
         )
         parts = []
         for method in study.methods:
@@ -628,7 +631,8 @@ def _peak_note(variations: Sequence[Variation]) -> str:
     """Say with how many workers GTC is fastest, and which inputs change that."""
     table, *other_variations = variations
     moving = ", ".join(f"{v.name} ({v.peak})" for v in other_variations if v.peak != table.peak)
-    return f"It is {table.peak} in the table; inputs that change it: {moving or 'none of these'}."
+    changing = moving or "none of these"
+    return f"The peak is {table.peak} in the simulated Table I; inputs that change it: {changing}."
 
 
 def _variation_values(variation: Variation) -> dict[str, object]:

@@ -271,10 +271,10 @@ def table_rows(compared: Sequence[Compared]) -> list[dict[str, object]]:
             "processes": comparison.workers,
             "measured": round(comparison.measured[0], 2),
             "predicted": round(comparison.predicted[0], 2),
-            "off, %": round(100 * comparison.error(slow=False), 1),
+            "error, %": round(100 * comparison.error(slow=False), 1),
             "one slow, measured": round(comparison.measured[1], 2),
             "one slow, predicted": round(comparison.predicted[1], 2),
-            "one slow, off, %": round(100 * comparison.error(slow=True), 1),
+            "one slow, error, %": round(100 * comparison.error(slow=True), 1),
             "speed kept, %": round(100 * comparison.kept(comparison.measured)),
             "predicted, %": round(100 * comparison.kept(comparison.predicted)),
         }
@@ -287,8 +287,9 @@ def note(load: Load) -> str:
     return (
         f"{load.steps} steps of each worker, {load.weights:,} weights, gloo. Instead of computing, "
         f"processes sleep for {load.seconds:g} s in every step, the slow one {load.factor:g} times "
-        f"as long; both kinds of epochs alternate, {load.rounds} of each, and medians are shown. "
-        "Predicted from the time of the same epochs without exchanges and that of an all-reduce."
+        f"as long. Epochs with and without a slow process alternate, {load.rounds} of each, and "
+        "medians are shown. Predictions are based on the time of the same epochs without exchanges "
+        "and on the time of an all-reduce."
     )
 
 

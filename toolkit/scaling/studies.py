@@ -248,11 +248,11 @@ def speedup_variations(scenario: Scenario, densities: Sequence[float]) -> list[V
     even = replace(base, times=replace(times, spread=0.0))
     third = [density / 3 for density in densities]
     return [
-        _variation("as in the table", base, densities),
-        _variation("elements as with 8", base, densities[:1] * len(densities)),
-        _variation("a third of elements", base, third),
+        _variation("as in Table I", base, densities),
+        _variation("elements as with 8 workers", base, densities[:1] * len(densities)),
+        _variation("a third of the elements", base, third),
         _variation(SHARED, shared, densities),
-        _variation("100 Gbit/s of a host", faster, densities),
+        _variation("100 Gbit/s per host", faster, densities),
         _variation("steps 3 times as long", longer, densities),
         _variation("8 workers per host", smaller, densities),
         _variation("workers equally fast", even, densities),
@@ -319,7 +319,7 @@ def accuracy_variations(
     other_threshold = 7.0 if scenario.gtc.threshold == PAPERS_TAU else PAPERS_TAU
     tau = replace(scenario, gtc=replace(scenario.gtc, threshold=other_threshold))
     return [
-        retrain("as in the table", scenario),
+        retrain("as in Table I", scenario),
         retrain("1/4 of the minibatches", quarter, "ssgd", "gtc", "bmuf"),
         *(retrain(f"blocks of {s.bmuf.block}", s, "bmuf") for s in blocks),
         *(retrain(f"rates up to {s.max_rate:g}", s, "gtc") for s in rates),
@@ -450,7 +450,7 @@ class Frontier(Settings):
         """Refuse a range of batch sizes that is empty."""
         if self.largest < self.first:
             raise ValueError(
-                f"largest is {self.largest}; it must be at least first, which is {self.first}"
+                f"`largest` is {self.largest}; it must be at least `first`, which is {self.first}"
             )
 
     def batches(self) -> list[int]:
@@ -603,13 +603,14 @@ class TunedBatches:
     def note(self) -> str:
         """Describe the study."""
         return (
-            f"LSTM on chunks of 16 frames, SGD with momentum 0.9, {self.epochs} epochs: the rate "
-            f"rises for {self.warm_epochs} and then falls by the square root of 2 in each; "
-            f"{self.learners} learners. Batches in frames. Rates tried: for batch {self.smallest} "
-            f"{', '.join(map(str, self.rates))}; for a batch k times as large, the best of these "
-            "times k to the power of 0, 1/3, 2/3 and 1. The power 1 is the paper's: see the column "
-            "'rate by the batch'. Losses are relative to the baseline's. Distance: of the models "
-            "from their mean at the end, relative to the mean's norm."
+            f"LSTM on chunks of 16 frames, SGD with momentum 0.9, {self.learners} learners, "
+            f"{self.epochs} epochs. The rate rises for {self.warm_epochs} epochs and then falls by "
+            "the square root of 2 per epoch. Batches are in frames. Rates tried for batch "
+            f"{self.smallest}: {', '.join(map(str, self.rates))}. Rates tried for a batch k times "
+            "as large: the best of these times k to the power of 0, 1/3, 2/3 and 1. The paper uses "
+            "the power 1, see the column 'rate by the batch'. The columns 'by batch 256' and 'rate "
+            "by the batch' are losses relative to the baseline's. Distance: of the models from "
+            "their mean at the end, relative to the mean's norm."
         )
 
     def rows(self, trials: Sequence[Trial]) -> list[dict[str, object]]:
@@ -735,10 +736,10 @@ class Later:
         """Describe the study."""
         return (
             f"{self.minibatches:,} minibatches of 8 frames, SGD with momentum 0.9; all workers are "
-            "equally fast, 16 per host with 25 Gbit/s, so that efficiency is lost by communication "
-            "alone. A model has 97 MB, a step takes 0.3 s. The rounding error of a gradient is "
-            f"added to the next gradient. Blocks of {self.block} minibatches stand for 100; tau is "
-            f"{self.threshold:g}, with corrected momentum {FEWER * self.threshold:g}."
+            "equally fast, 16 per host with 25 Gbit/s, so that only communication reduces the "
+            "efficiency. A model has 97 MB, a step takes 0.3 s. The rounding error of a gradient "
+            f"is added to the next gradient. Blocks of {self.block} minibatches stand for 100; tau "
+            f"is {self.threshold:g}, with corrected momentum {FEWER * self.threshold:g}."
         )
 
     def rows(self, outcomes: list[tuple[str, Outcome]]) -> list[dict[str, object]]:

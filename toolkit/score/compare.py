@@ -230,10 +230,10 @@ def comparison_lines(comparison: Comparison, names: tuple[str, str]) -> Iterator
     relative = f" ({c.relative:+.1f} % relative)" if c.relative is not None else ""
     interval = f" {c.interval}" if c.interval else ""
     yield f"{name} of {second} minus {first}: {c.difference:+.2f}{relative}{interval}"
-    yield f"Probability of {second} improving {first}: {100 * c.probability:.2f} %"
+    yield f"Probability of {second} improving on {first}: {100 * c.probability:.2f} %"
     yield (
-        f"p-value: {_p(c.p_value)} (two-sided, exchanging the systems of {c.units} "
-        f"{c.first.resampled}s)"
+        f"p-value: {_p(c.p_value)} (two-sided, exchanging the systems' results for "
+        f"{c.units} {c.first.resampled}s)"
     )
     pairs = c.matched_pairs
     if pairs.segments < MANY_SEGMENTS:
@@ -244,7 +244,10 @@ def comparison_lines(comparison: Comparison, names: tuple[str, str]) -> Iterator
             f"{pairs.segments} segments)"
         )
     better, equal, worse = c.better_equal_worse
-    yield f"Utterances: {second} better in {better}, worse in {worse}, as many errors in {equal}"
+    yield (
+        f"Utterances: {second} better in {better}, worse in {worse}, same number of errors in "
+        f"{equal}"
+    )
     unit = UNIT_NAMES[c.first.unit]
     words = [word for word in c.words() if word.difference]
     for title, chosen in (

@@ -159,7 +159,10 @@ class InputReader:
             return first, second, ()
         if list(refs.texts) != list(hyps.texts) or len(refs.texts) >= HARDLY_PLAIN:
             return refs, hyps, ()
-        note = f"Note: {ref} and {hyp} have the same first words: if these are ids, --format text."
+        note = (
+            f"Note: {ref} and {hyp} have the same first words. If these are ids, give --format "
+            "text."
+        )
         return first, second, (note,)
 
     def _as_text(self, path: Path, side: Side) -> Transcripts | None:
@@ -174,7 +177,7 @@ class InputReader:
         if form_by_name(hyp) != "ctm":
             raise TranscriptError(
                 f"{hyp}: the reference {ref} is an STM file, against which only a CTM file can be "
-                "scored: name it *.ctm"
+                "scored: name the hypothesis *.ctm"
             )
         try:
             segments, words = read_stm(ref), read_scored_ctm(hyp)
@@ -200,7 +203,7 @@ class InputReader:
         if by_segment.overlapping:
             notes.append(
                 f"Note: {by_segment.overlapping} segments overlap an earlier one of their channel. "
-                "As in sclite, words there are assigned by time, whoever said them."
+                "As in sclite, words there are assigned by time, regardless of the speaker."
             )
         notes += [
             f"Note: {words} words recognised in {channel} are not scored: {ref} has no segment "

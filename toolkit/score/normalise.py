@@ -107,9 +107,9 @@ class ScoringFilter:
         if removed:
             most = ", ".join(repr(c) for c, _ in removed.most_common(5))
             remarks.append(
-                f"the rules {self._policy.id} removed {sum(removed.values())} characters that are "
-                f"neither English letters nor punctuation, and words with digits, such as {most}: "
-                "numbers in digits, for instance, are not scored"
+                f"the rules {self._policy.id} removed {sum(removed.values())} characters, such as "
+                f"{most}. They remove characters that are neither English letters nor punctuation, "
+                "and words with digits. Numbers in digits, for instance, are not scored"
             )
         if tags := self._counts.tags + self._counts.marks:
             most = ", ".join(repr(tag) for tag, _ in tags.most_common(5))

@@ -124,7 +124,7 @@ def read_results(path: Path) -> list[Result]:
     """
     if not os.path.lexists(path):
         return []
-    with reading(f"{path} is not a results file", ResultsError, "move it away and score again"):
+    with reading(path, ResultsError, "move it away and score again", "not a results file"):
         rows = read_json(path, [{str: Any}])
         return [from_plain(Result, {_FIELDS[name]: row[name] for name in row}) for row in rows]
 

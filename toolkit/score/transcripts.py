@@ -118,7 +118,7 @@ def read_json_texts(path: Path, side: Side = "ref") -> tuple[dict[str, str], dic
                 )
         if id in texts and not (part and id in parts):
             raise TranscriptError(
-                f"{place}: the id {quoted(id)} occurs a second time: give each record an `id`"
+                f"{place}: the id {quoted(id)} occurs a second time: give each record its own `id`"
             )
         texts[id] = single_spaced(f"{texts.get(id, '')} {text}")
         parts |= {id} if part else set()
@@ -511,12 +511,13 @@ def _refuse_others(path: Path) -> None:
     if suffix == ".csv":
         raise TranscriptError(
             f"{path} is a table, which this command does not read: give the manifest that a "
-            "recipe made from it, such as exp/base/data/test.jsonl, or --format"
+            "recipe made from it, such as exp/base/data/test.jsonl, or set the format with --format"
         )
     if suffix in _WITH_TIMES:
         raise TranscriptError(
-            f"{path}: {_WITH_TIMES[suffix]} is not read here: give its words as Kaldi text or trn, "
-            "or with their times as STM or CTM (`toolkit align` writes CTM too), or --format"
+            f"{path}: {_WITH_TIMES[suffix]} is not read here: give words as Kaldi text or trn, "
+            "or with their times as STM or CTM (`toolkit align` also writes CTM), or set the "
+            "format with --format"
         )
 
 
@@ -578,7 +579,7 @@ def _read_folder(folder: Path, side: Side, leave_out_faulty: bool) -> Transcript
         file_texts, _ = read_json_texts(path, side)
         if len(file_texts) != 1:
             raise TranscriptError(
-                f"{path} has {len(file_texts)} transcripts: a folder has one per file"
+                f"{path} has {len(file_texts)} transcripts: each file in a folder needs exactly one"
             )
         texts[_new_id(folder, path, texts)] = next(iter(file_texts.values()))
     if not texts:

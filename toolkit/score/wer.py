@@ -40,8 +40,8 @@ def orthography_notes(utterances: Sequence[UtteranceScore]) -> Iterator[str]:
     if spaced:
         yield (
             f"{len(spaced)} utterances with errors have white space inside words, first "
-            f"{spaced[0].id}: words end at ASCII's white space alone, as in Kaldi and sclite, not "
-            "at no-break spaces and the like (--normalise basic splits there)"
+            f"{spaced[0].id}: as in Kaldi and sclite, words end only at ASCII white space, not at "
+            "other spaces, such as no-break spaces (--normalise basic splits there)"
         )
     composed = [u for u in wrong if _composed(u.ref_text) == _composed(u.hyp_text)]
     characters = bool(wrong) and UNIT_NAMES[wrong[0].unit] == "character"
@@ -50,8 +50,8 @@ def orthography_notes(utterances: Sequence[UtteranceScore]) -> Iterator[str]:
     advice = "bring both texts into one form, such as NFC (--normalise basic does)"
     if characters and composed:
         yield (
-            f"{len(composed)} utterances have errors in Unicode's normal form alone (composed or "
-            f"decomposed letters), first {composed[0].id}: {advice}"
+            f"{len(composed)} utterances have errors only because of Unicode's normal form "
+            f"(composed or decomposed letters), first {composed[0].id}: {advice}"
         )
     if alike:
         yield (
@@ -386,10 +386,10 @@ def _check_ids(
     if len(absent) == len(refs) and (hyps or mode != "all"):
         hyp = repr(next(iter(hyps))) if hyps else "none"
         raise ScoreError(
-            f"references and hypotheses have no utterance id in common: the first are "
-            f"{next(iter(refs))!r} and {hyp}; check that both are of the same split "
-            "and were read in the right format; transcribing a recipe's data/test.jsonl gives its "
-            "ids"
+            f"references and hypotheses have no utterance id in common: the first ids are "
+            f"{next(iter(refs))!r} and {hyp}. Check that both are of the same split and were read "
+            "in the right format. Hypotheses get the ids of a recipe's references if its "
+            "data/test.jsonl is transcribed"
         )
     if absent and mode == "strict":
         raise ScoreError(

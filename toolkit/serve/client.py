@@ -158,16 +158,16 @@ class Client:
             )
         if max(self.seconds, elapsed) > self._limits.longest:
             raise _LimitError(
-                f"a stream may last at most {self._limits.longest:g} s: begin another"
+                f"a stream may last at most {self._limits.longest:g} s: start a new stream"
             )
 
     async def _receive(self) -> str | bytes:
         """Wait for the client's next message."""
-        return await self._within(self._connection.recv(), "nothing came")
+        return await self._within(self._connection.recv(), "no message arrived")
 
     async def _send(self, message: str) -> None:
         """Send a message to the client."""
-        await self._within(self._connection.send(message), "results were not read")
+        await self._within(self._connection.send(message), "the client read no results")
 
     async def _within(self, waiting: Awaitable[Result], fault: str) -> Result:
         """Wait for at most `Limits.idle` seconds; raise a `_LimitError` after that."""

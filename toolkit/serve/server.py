@@ -65,12 +65,12 @@ def refusal(hosts: Sequence[str], origins: Sequence[str], served: str) -> str | 
     """
     name = _hostname(hosts[0]) if len(hosts) == 1 else None
     if name is None:
-        return "the request needs one valid header Host"
+        return "the request needs one valid Host header"
     # Another name may be one that DNS rebinding has pointed at this machine.
     if name not in (LOCAL, served.lower()) and _address(name) is None:
-        return "the header Host names another server: open the page by address or as localhost"
+        return "the Host header names another server: open the page by address or as localhost"
     if any(origin not in (f"http://{hosts[0]}", f"https://{hosts[0]}") for origin in origins):
-        return "the header Origin names another site: its pages may not use this server"
+        return "the Origin header names another site: its pages may not use this server"
     return None
 
 
@@ -221,7 +221,7 @@ class Server:
         headers = request.headers
         fault = refusal(headers.get_all("Host"), headers.get_all("Origin"), self._config.host)
         if fault is not None:
-            self._report(f"refused a request of {_name(connection)}: {fault}")
+            self._report(f"refused a request from {_name(connection)}: {fault}")
             return _response(HTTPStatus.FORBIDDEN, f"{fault}\n".encode())
         if request.path.partition("?")[0] == PATH:
             return None
@@ -235,12 +235,14 @@ class Server:
         """Serve one client; an error ends only this client's stream."""
         number, most = next(self._numbers), self._config.limits.clients
         if self._clients >= most:
-            self._report(f"client {number}, {_name(connection)}: refused, {most} are connected")
-            reason = f"the server already has its {most} clients: try again later"
+            self._report(
+                f"client {number}, {_name(connection)}: refused, {most} clients are connected"
+            )
+            reason = f"the server already has {most} clients, its maximum: try again later"
             await _end(connection, reason, protocol.BUSY)
             return
         self._clients += 1
-        outcome = "left"
+        outcome = "disconnected"
         try:
             stream = self._recogniser.stream(self._endpoint, details=True)
             client = Client(connection, self._audio, stream, self._pool, self._config.limits)
@@ -259,7 +261,7 @@ class Server:
             )
         except Exception:  # an error of the recogniser: other clients are not affected
             self._report(f"client {number}: {traceback.format_exc()}")
-            await _end(connection, "the server failed; its output says why", FAILED)
+            await _end(connection, "the server failed. See its output for the reason", FAILED)
         finally:
             self._clients -= 1
 
@@ -281,7 +283,7 @@ async def _end(connection: websockets.ServerConnection, reason: str, code: int) 
 def _name(connection: websockets.ServerConnection) -> str:
     """Return the address and port of a client, for messages."""
     address = connection.remote_address
-    return f"{address[0]} port {address[1]}" if address else "a client that is gone"
+    return f"{address[0]} port {address[1]}" if address else "a disconnected client"
 
 
 def _response(status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8") -> Response:
@@ -308,8 +310,8 @@ def run(server: Server, report: Report) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
         async with server.listening() as address:
-            report(f"open {address}; Ctrl-C ends the server")
+            report(f"open {address}; Ctrl-C stops the server")
             await stop.wait()
-        report("the server has ended")
+        report("the server has stopped")
 
     asyncio.run(serve())

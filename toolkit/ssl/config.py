@@ -40,8 +40,8 @@ class RecognisedPhonesConfig(Settings):
     """Number of paths drawn from each lattice in proportion to their posteriors."""
     alternatives: PositiveInt = 1
     """Largest number of word sequences to keep per utterance: those drawn most often. With 1, only
-    the likeliest words are kept, as if they were the transcript. With 8 instead, the far-field
-    demo's student deletes more words and makes 21 % more errors."""
+    the likeliest words are kept, as if they were the transcript. With 8 instead of 1, the student
+    of the far-field demo deletes more words and makes 21 % more errors."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class ScheduledConfig(FrameTrainingConfig):
     different order. None: all sub-epochs together are one pass over the data."""
     labelled_rate_factor: Positive = 1.2
     """Factor of the learning rate on labelled data, relative to the rate at the end of the
-    unlabelled pass before it. The paper says "slightly higher" and gives no value (C12)."""
+    unlabelled pass before it. In the paper it is "slightly higher", without a value (C12)."""
     select: SelectionConfig = SelectionConfig()
     """Selection of the unlabelled utterances to train on; all by default."""
 
@@ -88,7 +88,7 @@ class CalibrationConfig(Settings):
 
 @dataclass(frozen=True)
 class ChoiceConfig(Settings):
-    """Values to try for k, the number of logits stored per frame, and amount of data."""
+    """Values to try for k, the number of logits stored per frame, and the number of utterances."""
 
     ks: tuple[ListLength, ...] = (1, 2, 5, 10, 20, 50)
     """Values of k; the number of all senones is tried as well."""

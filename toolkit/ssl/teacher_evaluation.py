@@ -302,7 +302,7 @@ def measure_calibration(
     summary = sums.summary()
     unchanged = sums.reliability[TEMPERATURES.index(1.0)]
     best = sums.reliability[TEMPERATURES.index(summary["temperature"])]
-    diagrams = {"As it is": unchanged, f"Temperature {summary['temperature']:.2f}": best}
+    diagrams = {"Unchanged": unchanged, f"Temperature {summary['temperature']:.2f}": best}
     content = {**summary, "bins": unchanged.rows()}
     write_atomically(out / "calibration.json", json.dumps(content, indent=1) + "\n")
     figure = reliability_figure(

@@ -389,7 +389,8 @@ class SubEpochs:
         self._total = int(first.frames.sum())
         if not self._total:
             raise TrainingDataError(
-                f"{first.name} has no frames: it holds no utterance, or none as long as one frame"
+                f"{first.name} has no frames: it holds no utterances, or all of them are shorter"
+                " than a frame"
             )
         self.length = self._total / count if hours is None else hours * first.frames_per_hour
         """Raw frames per sub-epoch, before selection."""

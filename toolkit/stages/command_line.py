@@ -188,7 +188,7 @@ def _click_command(recipe: Declaration) -> click.Command:
         click.Option(
             ["--accept-code-change"],
             is_flag=True,
-            help="Continue a stage that a different version of the code or packages began.",
+            help="Continue a stage begun with a different version of the code or packages.",
         ),
         click.Option(
             ["--force"],
@@ -301,8 +301,8 @@ def _run_options(
     # 2. Contradictions.
     if typed["listing"] and typed["dry_run"]:
         raise SelectionError(
-            "--list shows finished stages, --dry-run the stages that would run: give only one of "
-            "them"
+            "--list shows the state of all stages, --dry-run the stages that would run: give only "
+            "one of them"
         )
     if typed["as_json"] and not typed["listing"]:
         raise SelectionError("--json needs --list")
@@ -375,7 +375,7 @@ def _profile(recipe: Declaration, directory: RunDirectory, options: RunOptions) 
     # py-spy does not pass on the exit status of the program: the marker tells whether it worked.
     state = Planner(directory, recipe.stages, options.config).state(stage)
     if not state.done:
-        raise ProfileError(f"stage {number} is {state}")
+        raise ProfileError(f"stage {number} did not finish: {state}")
 
 
 def _py_spy(output: Path) -> list[str]:

@@ -124,7 +124,11 @@ class RunDirectory:
                 raise
             reason = error.strerror
         # Without file locks (some network file systems) a marker file serves as the lock.
-        click.echo(f"warning: {self._lock_file} cannot be locked ({reason})", err=True)
+        click.echo(
+            f"warning: {self._lock_file} cannot be locked ({reason}): a marker file is used as the"
+            " lock instead",
+            err=True,
+        )
         marker = self.stages / ".lock.held"
         try:
             return SoftFileLock(marker, thread_local=False).acquire(timeout=TAKEOVER_TIMEOUT)
@@ -348,7 +352,7 @@ def storage_error(error: BaseException, root: Path) -> StorageError | None:
             )
         if number == errno.EFBIG or "File too large" in str(link):
             return StorageError(
-                f"{path} would become larger than a file may be here (`ulimit -f` shows the "
+                f"{path} would exceed the limit on the size of a file (`ulimit -f` shows the "
                 "limit). Finished work is kept; raise the limit (or choose another disk with "
                 "--exp DIR) and run the same command again."
             )

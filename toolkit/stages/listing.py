@@ -112,7 +112,7 @@ def show_stale_code(planner: Planner, source: Path) -> None:
             is_empty = False
             click.echo(f"{stage.number:3d} {stage.title} ({state.kind}): {'; '.join(changes)}")
     if is_empty:
-        click.echo("all finished stages were made by the current code and packages")
+        click.echo("all finished stages were run with the current code and packages")
 
 
 def show_plan(planner: Planner, options: RunOptions) -> None:

@@ -148,7 +148,7 @@ class Planner:
         # An interrupted attempt resumes only with the parameters and inputs that it had.
         if provenance:
             changes = join_reasons(self.changes(provenance))
-            why = f"will start over, {changes}" if changes else why
+            why = f"will start over ({changes})" if changes else why
             return State("partial", why, marker, percent)
         return State("stale", why, marker) if why else State("pending")
 
@@ -264,7 +264,7 @@ class Planner:
             if key not in new:
                 yield f"`{key}` is no longer a parameter"
             elif key not in old:
-                yield f"`{key}` {_show(new[key])} is a new parameter"
+                yield f"`{key}` ({_show(new[key])}) is a new parameter"
             elif same_setting(key, old[key], new[key], provenance.inputs):
                 continue  # only the path differs: `changes` compares the contents
             # In Python True == 1: a change between bool and number counts too.

@@ -314,10 +314,10 @@ class Runner:
                 recorded = marker.code.versions.get(name)
                 if recorded and recorded != engine:
                     raise OtherCodeError(
-                        f"stage {stage.number} ({stage.title}) was run with {recorded} for "
-                        f"{name}, but here it is {engine}: their results should not be mixed. Set "
-                        f"{VARIABLES[name]}={recorded}, use another run directory, or accept the "
-                        "mixture with --accept-code-change"
+                        f"stage {stage.number} ({stage.title}) was run with {recorded} for the "
+                        f"{name}, but this run uses {engine}. Their results should not be mixed. "
+                        f"Set {VARIABLES[name]}={recorded}, use another run directory, or accept "
+                        "the mixture with --accept-code-change"
                     )
 
     def _check_stages(self) -> None:

@@ -84,7 +84,7 @@ def _exit(number: int, message: bool) -> None:
         event = "stopped by SIGTERM" if number == signal.SIGTERM else "interrupted"
         where = "" if _stage is None else f" in stage {_stage}"
         with contextlib.suppress(OSError):
-            os.write(2, f"\n{event}{where}; the same command continues\n".encode())
+            os.write(2, f"\n{event}{where}; run the same command again to continue\n".encode())
     _end_descendants()
     for cleanup in cleanups:
         cleanup()

@@ -239,10 +239,10 @@ def _special_message(path: Path) -> str:
 def _link_message(link: Path) -> str:
     """Return the message that a path is a link, with its target."""
     return (
-        f"`{link}` is a link (to `{os.readlink(link)}`), and nothing in a run directory is "
-        "written, moved or deleted through a link: its target may not belong to the run. Remove "
-        "the link (to keep the target, move it to the link's place), or choose another "
-        "directory with --exp DIR; the run directory itself may be a link"
+        f"`{link}` is a link (to `{os.readlink(link)}`). Nothing in a run directory is written, "
+        "moved or deleted through a link, because the link's target may not belong to the run. "
+        "Remove the link, or choose another directory with --exp DIR. To keep the target, move it "
+        "to the link's place. The run directory itself may be a link"
     )
 
 

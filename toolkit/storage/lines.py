@@ -130,7 +130,7 @@ def _failure(path: Path, cause: Exception, number: int = 0) -> str:
     if isinstance(cause, FileNotFoundError):
         return f"{path}: no such file"
     if isinstance(cause, UnicodeDecodeError):
-        return f"{path}: damaged {cause.encoding}; save it as UTF-8"
+        return f"{path}: not valid {cause.encoding}; save the file as UTF-8"
     place = f" after line {number}" if number else ""
     return f"{path}: cannot be read{place}: {reason(cause)}"
 

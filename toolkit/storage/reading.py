@@ -300,7 +300,7 @@ def _parse_npy_header(
     kind = np.dtype(header[1].decode())
     shape = tuple(int(length) for length in header[2].split(b",") if length.strip())
     if math.prod(shape) * kind.itemsize != size - header.end():
-        raise ValueError(f"an array of shape {shape} with {size - header.end()} bytes")
+        raise ValueError(f"an array of shape {shape} cannot have {size - header.end()} bytes")
     return kind, shape, header.end()
 
 
@@ -330,5 +330,5 @@ def _parse_any_array(content: bytes) -> "np.ndarray":
     shape, fortran_order, kind = np.lib.format.read_array_header_1_0(stream)
     size = math.prod(shape) * kind.itemsize
     if kind.kind not in "fiubU" or fortran_order or size != len(content) - stream.tell():
-        raise ValueError(f"not an array of {kind} and shape {shape}, as its header says")
+        raise ValueError(f"its header ({kind}, {shape}) is not supported, or does not fit its size")
     return np.frombuffer(content, kind, offset=stream.tell()).reshape(shape)

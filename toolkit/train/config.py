@@ -57,8 +57,8 @@ class TrainerConfig(Settings):
     """`adam` with torch's defaults, `adamw` with `weight_decay`, `sgd` with momentum, or AdaDelta
     (A18) with torch's defaults (`adadelta`) or TensorFlow's (`adadelta_tensorflow`)."""
     initial_rate: Positive | None = 1e-3
-    """Highest learning rate, reached after the warm-up; C7 gives no values. None: the library's
-    default for the optimizer, see `LIBRARY_RATE`."""
+    """Highest learning rate, reached after the warm-up; the paper has no values (C7). None: the
+    library's default for the optimizer, see `LIBRARY_RATE`."""
     final_rate: Positive | None = 1e-4
     """Learning rate of the last step. None: the same as `initial_rate`, for a constant rate. Not
     used by the schedule `noam`."""
@@ -126,8 +126,9 @@ class PerturbConfig(Settings):
     """
 
     volume: tuple[Positive, Positive] | None = None
-    """Range of the factors by which the samples are multiplied, drawn uniformly; only for log-mel
-    energies. Kaldi's perturb_data_dir_volume.sh draws from 1/8 to 2. None: the volume stays."""
+    """Range from which a factor for all samples of an utterance is drawn uniformly; only for
+    log-mel energies. Kaldi's perturb_data_dir_volume.sh draws from 1/8 to 2. None: the volume
+    stays."""
     unknown_speakers: Share = 0.0
     """Share of the utterances that are normalised as if their speakers were unknown: from the prior
     mean, without the speaker's earlier utterances."""
@@ -139,10 +140,12 @@ class CorpusTrainerConfig(TrainerConfig):
 
     valid_utterances: NonNegativeInt = 100
     """Number of training utterances held out for validation. With eight or more speakers, whole
-    speakers are held out: at least ten, with this many utterances in total, as far as an eighth of
-    all utterances allows. With fewer speakers, at most a tenth of the utterances is held out. The
-    choice follows a checksum of the ids, so that every training holds out the same; augmented
-    copies of held-out utterances are left out. 0: none. Not used when validation data is given."""
+    speakers are held out, until there are at least ten with at least this many utterances in total.
+    A speaker is passed over if held-out speakers would then have more than an eighth of all
+    utterances. With fewer speakers, at most a tenth of the utterances is held out. The choice
+    depends on a checksum of the ids, so that every training holds out the same utterances.
+    Augmented copies of held-out utterances are left out. 0: none. Not used when validation data is
+    given."""
     valid_seed: NonNegativeInt = 0
     """Seed for the choice of what is held out; use the same for all networks of a run."""
     max_excluded: Share = 0.2
@@ -156,7 +159,8 @@ class ChunkConfig(Settings):
     """How utterances are cut and shuffled."""
 
     frames: BatchFrames = 32
-    """Scored low-rate frames (30 ms) per chunk; 32 (C7). An LSTM's state is zero at its start."""
+    """Scored low-rate frames (30 ms) per chunk; 32 (C7). The state of an LSTM is zero at the start
+    of a chunk or, if there is one, of its left context."""
     left_context: NumContextFrames = 0
     """Low-rate frames before the chunk that are computed but not scored; none in the paper."""
     right_context: NumContextFrames = 0
@@ -177,8 +181,8 @@ class WholeUtteranceConfig(Settings):
     epochs: NumEpochs = 0
     """Passes over the data; 2 in the paper (C7)."""
     initial_rate: Positive = 1e-4
-    """Learning rate of the first step. It falls as `schedule` says, or exponentially if that is
-    `noam`."""
+    """Learning rate of the first step. It falls as set by `schedule`, or exponentially if
+    `schedule` is `noam`."""
     final_rate: Positive = 5e-5
     """Learning rate of the last step."""
     batch_frames: BatchFrames = 4096
@@ -253,7 +257,7 @@ def check_context(chunks: "ChunkConfig | LfmmiChunkConfig", model: Any) -> None:
     if context < needed:
         raise ValueError(
             f"chunks have {context} frames of context on each side, but the network's outputs "
-            f"depend on {needed}: raise chunks.left_context and chunks.right_context"
+            f"depend on {needed}: raise `chunks.left_context` and `chunks.right_context`"
         )
 
 
@@ -309,13 +313,13 @@ class NeuralLmConfig(TrainerConfig):
     model: WordLstmConfig = field(default_factory=WordLstmConfig)
     """The network; its vocabulary is taken from the text."""
     vocabulary_size: Annotated[int, Range(1, 100_000_000)] | None = 20_000
-    """Number of words that the network tells apart, the most frequent ones of the text. The
+    """Number of words in the network's vocabulary, the most frequent ones of the text. The
     recogniser's other words share the probability of <UNK>. None: all words that occur."""
     words_per_batch: BatchSize = 1000
     """Words per step."""
     samples: ListLength = 2000
-    """Number of words drawn for a step as competitors of the correct ones. If the vocabulary is not
-    larger, the softmax is over all of it."""
+    """Number of words drawn for a step as competitors of the correct ones. If the vocabulary has no
+    more words than this, the softmax is over the whole vocabulary."""
     held_out: Annotated[int, Range(2)] = 50
     """One sentence in this many is held out for validation."""
 
@@ -338,9 +342,9 @@ class SequenceConfig(CorpusTrainerConfig):
     epochs: PassCount = 3
     """Passes over the data; 3 (C7, C8). Kaldi: 4."""
     initial_rate: Positive = 5e-5
-    """Learning rate at the start, for `adam` and means per frame (Kaldi's 1e-5 of train_mpe.sh is
-    for plain SGD and sums over an utterance). On AN4, 2e-4 without smoothing raised the criterion
-    further, but also the number of insertions."""
+    """Learning rate at the start, for `adam` and a mean loss per frame (1e-5 in Kaldi's
+    train_mpe.sh is for plain SGD and a loss summed over an utterance). On AN4, 2e-4 without
+    smoothing raised the criterion further, but also the number of insertions."""
     final_rate: Positive = 2e-5
     """Learning rate of the last step."""
     criterion: Criterion = Criterion()
@@ -422,14 +426,17 @@ class RecordConfig(Settings):
     """Selection of the utterances, and size of the record files."""
 
     per_file: PositiveInt = 64
-    """Utterances per file (A7: 64), the unit of parallel work and of resuming."""
+    """Utterances per file; 64 in the paper (A7). A file is the unit of parallel work and of
+    resuming."""
     max_seconds: Positive = 16.7
-    """Length in seconds above which an utterance is left out (A6: 16.7, which is 1,670 frames)."""
+    """Length in seconds above which an utterance is left out; 16.7 in the paper (A6), which is
+    1,670 frames."""
     window: PositiveInt = 11
-    """Receptive field of the model's outputs in frames (A12: 11). An utterance with fewer outputs
-    than CTC needs for its labels is left out."""
+    """Receptive field of the model's outputs in frames; 11 in the paper (A12). An utterance with
+    fewer outputs than CTC needs for its labels is left out."""
     stride: PositiveInt = 2
-    """Frames from one output of the model to the next, the subsampling factor (A12: 2)."""
+    """Frames from one output of the model to the next, the subsampling factor; 2 in the paper
+    (A12)."""
     max_excluded: Share = 0.05
     """Largest share of utterances left out for reasons other than their length; with more, writing
     fails."""
@@ -440,15 +447,16 @@ class ReaderConfig(Settings):
     """Batches of whole utterances, and the processes that read them."""
 
     utterances_per_batch: BatchSize = 24
-    """Utterances per batch of one training process (A10: 24, 60 or 150 per GPU)."""
+    """Utterances per batch of one training process; 24, 60 or 150 per GPU in the paper (A10)."""
     readers: NumThreads = field(default=8, metadata=NO_EFFECT_ON_RESULTS)
-    """Reader processes (A10: 8 or 16; `toolkit tta readers` finds the number for a machine).
-    0 reads in the training process, in one prefetching thread."""
+    """Number of reader processes; 8 or 16 in the paper (A10). `toolkit tta readers` finds the best
+    number for a machine. 0: the training process reads, in one prefetching thread."""
     buffer: Annotated[int, Range(1, 100_000)] = field(default=40, metadata=NO_EFFECT_ON_RESULTS)
-    """Number of batches, in float16, that are being read, ready or trained on (A10: 40 or 100)."""
+    """Number of batches in the buffer, in float16: those being read, those that are ready and those
+    being trained on; 40 or 100 in the paper (A10)."""
     pad_to: BatchFrames | None = None
-    """Frames to which every batch is padded (A8: 1,670), for hardware that needs a fixed shape;
-    None: the length of the batch's longest utterance."""
+    """Frames to which every batch is padded, for hardware that needs a fixed shape; 1,670 in the
+    paper (A8). None: the length of the batch's longest utterance."""
     order: Literal["shuffled", "buckets"] = "shuffled"
     """`shuffled`, or `buckets`: batches of utterances of similar length, in random order, which
     without `pad_to` avoids most of the padding."""

@@ -253,13 +253,13 @@ class DataSplit:
             return "no utterances are held out"
         if self.speakers:
             return (
-                f"{number} utterances held out, all of {len(self.speakers)} of"
-                f" {self.num_speakers} speakers: {', '.join(self.speakers)}"
+                f"{number} utterances held out, of whole speakers ({len(self.speakers)} of"
+                f" {self.num_speakers}): {', '.join(self.speakers)}"
             )
         return (
             f"{number} utterances held out, of speakers who are trained on ({self.num_speakers}"
-            f" speakers; holding out whole speakers takes {MIN_SPEAKERS}): the accuracy on them"
-            " does not show how the network does on other speakers"
+            f" speakers; holding out whole speakers needs {MIN_SPEAKERS}). The accuracy on these"
+            " utterances does not show how well the network recognises other speakers"
         )
 
 

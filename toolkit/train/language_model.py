@@ -131,7 +131,7 @@ def prepare_text(
     if not len(train) or not len(valid):
         raise TrainingDataError(
             f"{len(train)} sentences to train a language model on and {len(valid)} held out: "
-            "set lm.text to more text, or lstm_lm.held_out to a smaller number"
+            "set `lm.text` to more text, or `lstm_lm.held_out` to a smaller number"
         )
     # 3. Every word is predicted as often as it occurs, and </s> once per sentence.
     predicted = np.bincount(train.words, minlength=len(shortlist.words))

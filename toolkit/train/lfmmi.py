@@ -112,8 +112,8 @@ def split_transcribed(
     times = Counter(name for store in features for shard in store.shards for name in shard)
     if twice := sorted(name for name, count in times.items() if count > 1):
         raise TrainingDataError(
-            f"{len(twice)} utterance ids, such as {twice[0]}, are in two feature stores: give"
-            " utterances that are trained on together different ids"
+            f"{len(twice)} utterance ids, such as {twice[0]}, are in two feature stores: rename"
+            " them, so that each utterance to train on has a different id"
         )
     pairs = list(zip(features, phones, strict=True))
     # Only the transcribed utterances decide which speakers are held out.

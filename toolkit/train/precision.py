@@ -55,8 +55,8 @@ class Precision:
         if self.name == "fp16" and world_size > 1 and method not in SCALED:
             if config.amp != "auto":
                 raise TrainingError(
-                    f"amp=fp16 scales gradients, which method={method} does not expect: use the"
-                    " method ssgd, or amp=bf16 or fp32"
+                    f"amp=fp16 scales gradients, which method={method} does not support: use"
+                    " method=ssgd, amp=bf16 or amp=fp32"
                 )
             self.name, reason = "fp32", f"float16 scales gradients, which {method} does not support"
         if self.name == "fp16" and device.type == "cpu" and torch.__version__ < "2.3":
@@ -190,7 +190,7 @@ def non_finite_message(ids: Sequence[str], path: Path, epoch: int, world_size: i
     if world_size > 1:
         places = "there and in the other workers' batches (bad_batch*.safetensors beside it)"
     return (
-        f"the loss or its gradient is not finite in epoch {epoch}, in the batch of {listed}; it was"
-        f" saved as {path}. Look for broken features or alignments {places}, or lower"
-        " initial_rate or max_gradient_norm"
+        f"the loss or its gradient is not finite in epoch {epoch}, in the batch of {listed}. The"
+        f" batch was saved as {path}. Look for broken features or alignments {places}, or lower"
+        " `initial_rate` or `max_gradient_norm`"
     )

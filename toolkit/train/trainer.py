@@ -425,7 +425,11 @@ class Trainer:
         metrics = means(self.strategy.sum_over_ranks(sums))
         if not isfinite(metrics.get("loss", 0.0)):
             bad = [ids for loss, ids in losses if not bool(loss.isfinite())]
-            where = f"the batch of {', '.join(bad[0][:3])}" if bad else "another rank or the sum"
+            where = (
+                f"the batch of {', '.join(bad[0][:3])}"
+                if bad
+                else "a batch of another worker or the sum over all batches"
+            )
             raise TrainingError(
                 f"the loss of the held-out data is not finite in epoch {self.epoch + 1}, in "
                 f"{where}, so the best epoch cannot be selected. Look for broken features or "

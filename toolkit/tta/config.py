@@ -25,14 +25,15 @@ ErrorRate = Annotated[float, Range(0, 1000)]
 
 @dataclass(frozen=True)
 class TtaConfig(Settings):
-    """The accuracies to which the time is measured."""
+    """The target accuracies: the time until they are reached is measured."""
 
     cer: tuple[ErrorRate, ...] = (10.0, 8.0, 7.0)
     """Character error rates in percent (A26)."""
     wer: tuple[ErrorRate, ...] = (22.0, 20.2, 19.2)
     """Word error rates in percent (A26); those of the equal-batch study are `EQUAL_BATCH_WER`."""
     epochs: Annotated[int, Range(1, 1_000_000)] = 3
-    """e: number of epochs whose median must reach the accuracy, so that it is stable (A26: 3)."""
+    """e: number of epochs whose median must reach the accuracy, so that it is stable; 3 in the
+    paper (A26)."""
 
     @property
     def targets(self) -> list[tuple[str, float]]:
@@ -129,11 +130,11 @@ class Dataset(Settings):
     speakers: Speakers
     """Whether the training data has the test data's speakers and environments."""
     vocabulary: Vocabulary
-    """Number of words, up to words that the training data does not have."""
+    """Number of words; "out of vocabulary": words that the training data does not have."""
     noise: Noise = "none"
     """Sounds that are not the speaker's voice."""
     hours: Positive | None = None
-    """Hours of training speech (A5: 960)."""
+    """Hours of training speech; 960 in the paper (A5)."""
     kept: str = ""
     """Share of the utterances that are short enough, such as `99 % of training` (A6)."""
 
@@ -150,7 +151,7 @@ def read_dataset(path: Path) -> Dataset:
     for key in values:
         if key not in field_names:
             near = difflib.get_close_matches(str(key), field_names, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(field_names)}"
+            hint = f"did you mean `{near[0]}`?" if near else f"valid keys: {', '.join(field_names)}"
             raise DatasetError(f"{path}: unknown key `{key}`; {hint}")
     try:
         return Dataset(**values)

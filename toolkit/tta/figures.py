@@ -153,7 +153,7 @@ def throughput_figure(platforms: Sequence[Platform], title: str) -> Markup:
         charts,
         [platform.name for platform in platforms],
         title,
-        "Each step is one entry of the log, time in other states included." + lost,
+        "Each step of the line is one entry of the log, including time in other states." + lost,
     )
 
 
@@ -202,7 +202,7 @@ def utilisation_figure(platform: Platform, colour: int) -> Markup:
         x_range=(0.0, max(end, 1e-9)),
         y_range=(0.0, 100.0),
     )
-    caption = f"From {duration(samples.began)} after the model's creation. "
+    caption = f"The figure begins {duration(samples.began)} after the model's creation. "
     if num_devices and not spans:
         caption += "The utilisation of the devices is too even to detect phases. "
     waits = [f"device {n} {100 * w:.0f} %" for n, w in enumerate(waiting(samples)) if w >= 0.02]

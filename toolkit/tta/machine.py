@@ -315,7 +315,9 @@ def read_prices(path: Path) -> list[Price]:
             if key not in field_names:
                 near = difflib.get_close_matches(str(key), field_names, n=1)
                 hint = (
-                    f"did you mean `{near[0]}`?" if near else f"known are {', '.join(field_names)}"
+                    f"did you mean `{near[0]}`?"
+                    if near
+                    else f"valid keys: {', '.join(field_names)}"
                 )
                 raise PlatformError(f"{path}: unknown key `{key}`; {hint}")
         try:

@@ -286,8 +286,8 @@ DEFINITIONS = (
     (
         "TTA(a, e)",
         "minutes from the creation of the model until the median of the last e epochs' error "
-        "rates on the validation data is a or less. Evaluations and swaps are included, the time "
-        "between an interruption and the next start is not.",
+        "rates on the validation data is a or less. Evaluations and swaps of models are included. "
+        "The time between an interruption and the next start is not included.",
     ),
     ("Throughput", "utterances of a batch divided by the seconds that the batch took."),
     (
@@ -298,7 +298,7 @@ DEFINITIONS = (
     (
         "Published",
         "figures with this mark are from the papers, and so from other machines, data and "
-        "software: their trends can be compared with ours, their minutes cannot.",
+        "software. Their trends can be compared with those measured here, but not their minutes.",
     ),
 )
 
@@ -361,8 +361,8 @@ def build_page(platforms: Sequence[Platform], config: TtaConfig, extras: Extras)
         Section(
             "times",
             "Time to accuracy",
-            "How long each platform trains until it has reached an accuracy and keeps it, and the "
-            "times by other benchmarks' rules from the same logs.",
+            "How long each platform trains until it reaches an accuracy and keeps it. The same "
+            "logs are also evaluated by the rules of other benchmarks.",
             [
                 result_cards(platforms, config),
                 tta_table(platforms, config, "TTA in minutes").html(),
@@ -445,7 +445,7 @@ def _lead(platforms: Sequence[Platform], config: TtaConfig) -> str:
         slower = [f"{name} {minutes(reached[name])}" for name in slower_names]
         return ", ".join([fastest, *slower]) + "."
     number = f"{len(platforms)} platforms" if len(platforms) > 1 else platforms[0].name
-    return f"Trainings on {number}; none of the target accuracies was reached by all."
+    return f"Training runs on {number}; none of the target accuracies was reached by all."
 
 
 def _hardware_section(platforms: Sequence[Platform], config: TtaConfig) -> Section:
@@ -453,7 +453,7 @@ def _hardware_section(platforms: Sequence[Platform], config: TtaConfig) -> Secti
     return Section(
         "machine",
         "Throughput and utilisation",
-        "How fast the hardware works, which is one factor of the time to accuracy; the other "
+        "How fast the hardware works. This is one factor of the time to accuracy; the other "
         "factor is how many utterances the training needs.",
         [
             efficiency_table(platforms, config).html(),

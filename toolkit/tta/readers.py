@@ -278,7 +278,7 @@ def tune(
             break
     chosen = _smallest_of_the_best(sizes, lambda row: row.batch)
     if chosen.batch < sizes[-1].batch:
-        reason = f"{sizes[-1].batch} fit, but give no more throughput"
+        reason = f"{sizes[-1].batch} fit, but do not raise the throughput"
     return TuningResult(tuple(tried), chosen.readers, chosen.batch, reason)
 
 

@@ -150,9 +150,9 @@ def rules_table(platforms: Sequence[Platform], config: TtaConfig) -> Table:
         "The same logs by three rules, in minutes",
         [Column("platform"), Column("rule", text=True), *_target_columns(config)],
         rows,
-        note="DAWNBench: the first epoch that reaches the accuracy, in the fastest run. MLPerf: "
-        "the mean of that epoch's time over the runs without the best and the worst; it needs "
-        "three runs.",
+        note="DAWNBench: the time of the first epoch that reaches the accuracy, in the fastest "
+        "run. MLPerf: the mean time of this epoch over the runs, without the best and the worst "
+        "run; at least three runs are needed.",
     )
 
 

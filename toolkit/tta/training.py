@@ -197,14 +197,14 @@ def repeated(
     root = recipe_folder(first)
     if root is None:
         raise BenchRunError(
-            f"{run_folder} is not in the run directory of a recipe, which has the records for"
-            " another training: give a folder in one, or leave out --runs"
+            f"{run_folder} is not in the run directory of a recipe, which holds the records that"
+            " --runs needs: give a folder in a run directory, or leave out --runs"
         )
     plan, folders = TrainingPlan.read(first), [first]
     if plan.train.states.evaluator == "elsewhere":
         raise BenchRunError(
-            f"{run_folder} was evaluated by another process, which would not evaluate its repeats: "
-            "train with another train.states.evaluator"
+            f"{run_folder} was evaluated by `toolkit ctc evaluate`, which would not evaluate its "
+            "repeats: train with another `train.states.evaluator`"
         )
     for number in range(2, runs + 1):
         seed, out = plan.train.seed + number - 1, root / REPEATS / str(number)

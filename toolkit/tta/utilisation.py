@@ -45,11 +45,11 @@ class UtilisationConfig(Settings):
         """Refuse `fine` above `coarse`, and `burst` above `period`."""
         if self.fine > self.coarse:
             raise ValueError(
-                f"fine is {self.fine:g}; it must be at most coarse, which is {self.coarse:g}"
+                f"`fine` is {self.fine:g}; it must be at most `coarse`, which is {self.coarse:g}"
             )
         if self.burst > self.period:
             raise ValueError(
-                f"burst is {self.burst:g}; it must be at most period, which is {self.period:g}"
+                f"`burst` is {self.burst:g}; it must be at most `period`, which is {self.period:g}"
             )
 
     def interval(self, seconds: float) -> float:

@@ -111,7 +111,7 @@ def test_broken_audio_fails_only_its_utterance(lake, records, here, store, tmp_p
     reasons = dict(result.failures)
     assert "no such object" in reasons[broken[1].id]
     assert "nonsense.wav" in reasons[broken[2].id]
-    assert "but the record says" in reasons[broken[4].id]
+    assert "but its record has a duration of" in reasons[broken[4].id]
     assert str(tmp_path) not in str(reasons)  # the same wherever the lake lies
     extracted = opened(store, tmp_path / "f", result)
     assert extracted.ids == [first[0].id, first[5].id]

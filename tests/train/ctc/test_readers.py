@@ -110,7 +110,7 @@ def test_the_number_of_readers_does_not_matter(records, tmp_path):
 def test_fixed_padding_gives_equal_shapes(records):
     data = source(records, pad_to=120)
     assert {batch.inputs.shape[1] for batch in data.batches(0)} == {120}
-    with pytest.raises(TrainingDataError, match=r"u1 has 95 frames, more than pad_to = 94"):
+    with pytest.raises(TrainingDataError, match=r"u1 has 95 frames, more than `pad_to` = 94"):
         source(records, pad_to=94)
 
 

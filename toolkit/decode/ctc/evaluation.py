@@ -151,10 +151,12 @@ def _training(run: Path) -> Path:
         trainings = [path for path in sorted(parent.glob(pattern)) if EvaluationFolder(path).plan()]
         if len(trainings) > 1:
             names = ", ".join(map(str, trainings))
-            raise TrainingError(f"{run} holds several training runs to evaluate: {names}")
+            raise TrainingError(
+                f"{run} has several training runs to evaluate ({names}): move all but one away"
+            )
         if trainings:
             return trainings[0]
     raise TrainingError(
         f"{run} holds no training with evaluation in a separate process: start a training with "
-        "train.states.evaluator=elsewhere, and evaluate once its stage has begun"
+        "`train.states.evaluator=elsewhere`, and evaluate once the training stage has begun"
     )

@@ -335,7 +335,7 @@ class CtcScoreStream:
             raise BundleError(
                 "streaming needs unidirectional LSTMs and running means, but this network needs "
                 "the whole utterance: transcribe without --stream, or train a network with "
-                "train.model.bidirectional=false and normalisation=causal"
+                "`train.model.bidirectional=false` and `normalisation=causal`"
             )
         self._scorer, self._kind = scorer, kind
         self._network: CtcState | None = None

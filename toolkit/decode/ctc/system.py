@@ -257,7 +257,7 @@ def _first_grid(
       words: number of words in the references.
     """
     weight, bonus = search.lm_weight, search.word_bonus
-    consequence = f"language model weight {weight:g} and word bonus {bonus:g} stay"
+    consequence = f"language model weight {weight:g} and word bonus {bonus:g} are kept"
     if not enough_words_to_tune(words, consequence):
         return (lm_weight_axis([weight]), word_bonus_axis([bonus])), None
     axes = lm_weight_axis(config.lm_weights), word_bonus_axis(config.word_bonuses)
@@ -515,7 +515,7 @@ def _wide_enough(
                 out.name,
                 trial.width,
                 100 * trial.improved,
-                "" if trial is not trials[-1] else "; raise decode.widest to use them",
+                "" if trial is not trials[-1] else ". Raise `decode.widest` to use a wider beam",
             )
     return search.widened(trials[-1].width)
 
@@ -525,8 +525,8 @@ def _report_unwritable(dictionary: Dictionary, out: Path) -> None:
     if unwritable := dictionary.unwritable:
         write_atomically(out / UNWRITABLE, "".join(f"{word}\n" for word in unwritable))
         logger.warning(
-            "%d of %d words of the dictionary cannot be written in the output units, such as %s, "
-            "and can never be recognised. All are listed in %s",
+            "%d of %d dictionary words, such as %s, cannot be written in the output units and can "
+            "never be recognised. All are listed in %s",
             len(unwritable),
             len(unwritable) + len(dictionary.words),
             ", ".join(unwritable[:EXAMPLES]),

@@ -377,7 +377,7 @@ def make_cut(record: Record, audio: Decoded) -> dict[str, Any]:
     seconds = audio.num_samples / audio.sampling_rate
     if abs(seconds - record.duration) > DURATION_TOLERANCE:
         raise AudioError(
-            f"{record.audio}: the audio lasts {seconds:.3f} s, but the record says "
+            f"{record.audio}: the audio lasts {seconds:.3f} s, but its record has a duration of "
             f"{record.duration:.3f} s"
         )
     channels = list(range(audio.channels))

@@ -388,7 +388,7 @@ def select_records(
     if threshold is None and up_to:
         raise LakeError(
             f"{lake.url}: no utterance lasts {config.min_duration:g} to {config.max_duration:g} s"
-            " and meets the other limits of prepare.select: widen these limits"
+            " and meets the other limits of `prepare.select`: widen these limits"
         )
     if threshold is None:
         raise LakeError(

@@ -62,8 +62,8 @@ class Teacher:
         for path in files.values():
             if not path.is_file():
                 raise StepError(
-                    f"{path}: no such file. Set teacher to the folder of a trained model, and "
-                    "normaliser to the normaliser.json of its features"
+                    f"{path}: no such file. Set `teacher` to the folder of a trained model, and "
+                    "`normaliser` to the normaliser.json of its features"
                 )
 
         def place(path: Path) -> str:

@@ -150,7 +150,7 @@ def bmuf(run: Run, initial: Tensor | None = None, share: float = 1.0) -> Outcome
     scenario, task, outcome, workers = run.scenario, run.task, run.outcome, run.workers
     if scenario.optimizer != "sgd" and scenario.bmuf.optimizer != "keep":
         raise ValueError(
-            f"bmuf.optimizer is {scenario.bmuf.optimizer!r}; only keep can be simulated"
+            f"`bmuf.optimizer` is {scenario.bmuf.optimizer!r}; only 'keep' can be simulated"
         )
     initial = task.initial() if task and initial is None else initial
     state = BmufState(initial, workers, scenario.bmuf) if task else None

@@ -236,8 +236,8 @@ def trn_remarks(score: Score) -> Iterator[str]:
     if marked:
         yield (
             f"{len(marked)} utterances have words that are marks in trn files (like @ and word*), "
-            f"first {marked[0]}: ref.trn and hyp.trn hold them as they were compared, but scoring "
-            "these files would read them differently"
+            f"first {marked[0]}. ref.trn and hyp.trn contain the words as they were compared, but "
+            "a scorer that reads these files would interpret them as marks"
         )
 
 

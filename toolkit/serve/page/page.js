@@ -24,7 +24,7 @@ class Recording {
     return new Promise(resolve => {
       this.socket.onmessage = ({data}) => this.receive(JSON.parse(data), resolve);
       this.socket.onclose = ({code, reason}) =>
-        this.end(code === 1001 ? "The server has ended." : reason || "The connection was lost.", true);
+        this.end(code === 1001 ? "The server has stopped." : reason || "The connection was lost.", true);
     });
   }
 
@@ -113,7 +113,7 @@ async function begin(name, open) {
   let recording = null;
   try {
     if (!window.isSecureContext || !window.AudioWorkletNode) {
-      throw new Error("Browsers give audio only to pages from this machine (localhost) or over https.");
+      throw new Error("Browsers allow audio only on pages from this machine (localhost) or over https.");
     }
     recording = current = new Recording(name);
     say("Opening ...");

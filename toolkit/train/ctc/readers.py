@@ -156,8 +156,8 @@ class RecordSource:
         if config.pad_to is not None and longest > config.pad_to:
             name = self.records.names[int(self.records.frames.argmax())]
             raise TrainingDataError(
-                f"{name} has {longest} frames, more than pad_to = {config.pad_to}: write the "
-                "records with a lower max_seconds, or set pad_to to none"
+                f"{name} has {longest} frames, more than `pad_to` = {config.pad_to}: write the "
+                "records with a lower `max_seconds`, or set `pad_to` to none"
             )
 
     def num_steps(self, epoch: int, world_size: int = 1) -> int:
