@@ -255,7 +255,7 @@ def train(run: Run) -> dict[str, float]:
     return train_by_plan(plan, root, out, run.device, run.jobs, run.command, run.progress)
 
 
-def decoded_splits(run: Run, out: Path) -> dict[str, SplitData]:
+def write_decoded_posteriors(run: Run, out: Path) -> dict[str, SplitData]:
     """Write the posteriors of the splits to decode; return them with references, by split."""
     data = {}
     for split in splits(run).decoded:
@@ -281,9 +281,9 @@ def split_data(run: Run, split: str, posteriors: Path) -> SplitData:
 
 
 def decode(run: Run) -> dict[str, float]:
-    """Decode the same posteriors by every search."""
+    """Write the posteriors of the splits to decode, and decode them by every search."""
     out, posteriors = run.make("decode/ctc"), run.make("posteriors")
-    data, units = decoded_splits(run, posteriors), load_units(run.need("units"))
+    data, units = write_decoded_posteriors(run, posteriors), load_units(run.need("units"))
     headline = decode_ctc(
         data,
         splits(run).tune,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from toolkit.fsa.config import Beam
-from toolkit.fsa.fst import dump_fst, load_fst
+from toolkit.fsa.fst import Fst, dump_fst, load_fst
 from toolkit.fsa.lattice import prune_to_density
 from toolkit.fsa.search import search_lattice
 
@@ -71,6 +71,21 @@ def test_the_beam_limits_arcs_that_the_density_allows(random_graph, beam):
     for output in (beam, 30.0):
         lattice = full_lattice(graph, scores, Beam(1000.0, output, 1, 10**6))
         assert places(prune_to_density(lattice, FRAMES, 100.0, beam)) == expected
+
+
+def test_the_beam_also_limits_final_arcs():
+    """Even where the density and the beam allow all other arcs."""
+    two_ends = Fst(
+        source=np.array([0, 1, 1], np.int32),
+        target=np.array([1, 2, 2], np.int32),
+        labels=np.array([1, -1, -1], np.int32),
+        scores=np.array([0, 0, -9], np.float32),
+        splits=np.zeros(4, np.int32),
+        words=np.zeros(0, np.int32),
+    )
+    lattice = search_lattice(torch.zeros(1, 1), two_ends, WIDE)
+    assert places(prune_to_density(lattice, 1, 100.0, beam=10.0)) == {(0, 0), (1, 1), (1, 2)}
+    assert places(prune_to_density(lattice, 1, 100.0, beam=8.0)) == {(0, 0), (1, 1)}
 
 
 def test_paths_of_equal_score_are_kept_together(random_graph):

@@ -302,7 +302,9 @@ def prune_to_density(
     An arc's score is that of the best path through it. The arc is kept if the lattice's best path
     is better by less than a threshold, which is the largest one up to `beam` that meets the
     density. So the best path is always kept, and so is the best path through every arc that is
-    kept. Kaldi's lattice-prune does the same with a fixed threshold.
+    kept. Arcs of equal score are kept or dropped together; only if they are on best paths may
+    there be more than the density allows. Kaldi's lattice-prune does the same with a fixed
+    threshold.
 
     A search's lattice is complete up to its output beam. Which arcs it has beyond that beam depends
     on when the search pruned; with k2 on read speech they are up to two thirds of all arcs. They
@@ -329,7 +331,7 @@ def _threshold(losses: np.ndarray, num_kept: int, beam: float) -> float:
     """Return the largest threshold, up to `beam`, that keeps at most `num_kept` of the losses."""
     num_kept = min(num_kept, int(np.searchsorted(losses, beam)))
     if num_kept >= len(losses):
-        return np.inf
+        return beam
     gaps = np.flatnonzero(np.diff(losses[: num_kept + 1]) > TIE)
     last_kept = gaps[-1] if len(gaps) else 0
     return float(losses[last_kept] + TIE / 2)

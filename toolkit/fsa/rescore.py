@@ -57,11 +57,13 @@ class Grammar:
         """Read a word in each of N states.
 
         Args:
-          states: [N, contexts].
+          states: [N, contexts] int64. Column k is the number of the context of k + 1 words among
+            the model's n-grams of this length, or -1.
           words: [N] the recogniser's word ids.
 
         Returns:
-          Scores float64 [N] and the states reached.
+          Scores float64 [N] and the states reached. The score of an impossible word is that of
+          10^-99.
         """
         ids = self._ids[words]
         listed = ids >= 0

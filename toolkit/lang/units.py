@@ -155,7 +155,7 @@ class Characters:
         return letter if self._as_given else _capital(letter)
 
     def encode(self, text: str) -> list[int]:
-        """Encode words as labels of characters."""
+        """Encode words as labels of characters: 0 is the space, the letters follow."""
         ids: list[int] = []
         words = split_words(text) if self._as_given else text.split()
         for character in " ".join(words):

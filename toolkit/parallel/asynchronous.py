@@ -185,6 +185,7 @@ class SharedBatches:
         node, rank, world_size = self._node, self._workers.rank, self._workers.world_size
         steps = data.num_steps(epoch, world_size)
         parts = [StepRange(i, start, steps) for i in range(node.count)]
+        # By node: the steps that it has stolen from others and not done yet.
         stolen = [StepRange(i, 0, 0) for i in range(node.count)]
         if self._resumed is not None:
             parts = [StepRange(*entry["part"]) for entry in self._resumed]
@@ -200,6 +201,8 @@ class SharedBatches:
         loaded: Iterator[Any] = iter(())
         following = None  # the step that `loaded` yields next
         try:
+            # A step that this node has taken: the node whose share it is of, its number, the end of
+            # the steps in a row, and how many steps all nodes had taken before it.
             for kind, owner, step, end, number in self._turns(add):
                 if kind == WRITE_CHECKPOINT:
                     self._wait()

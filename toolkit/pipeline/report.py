@@ -201,7 +201,10 @@ class PlanReport:
 
 
 def print_plan(report: PlanReport) -> None:
-    """Print a plan and the paper's figures; a narrow terminal wraps the lines."""
+    """Print a plan beside the figures of the paper on the data pipeline (C15 to C26).
+
+    A narrow terminal wraps the lines.
+    """
     from rich.console import Console
     from rich.table import Table
 

@@ -435,7 +435,13 @@ def finding_list(run: RunFolder) -> Markup:
 
 
 def _finding(kind: Mapping[str, str], findings: Sequence[Mapping[str, Any]]) -> Markup:
-    """Return the findings of one kind as HTML."""
+    """Return the findings of one kind as HTML, with the number of excluded utterances.
+
+    Args:
+      kind: severity, title and fix, see `FindingKind`.
+      findings: the findings; `excluded` says whether the utterance is left out of training, or of
+        all splits.
+    """
     return macros("run.html").finding(
         kind["severity"],
         kind["title"],

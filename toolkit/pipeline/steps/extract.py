@@ -302,11 +302,15 @@ class Extract:
 def plan_extract(
     files: Sequence[ObjectRef], numbers: Sequence[int] | None = None
 ) -> list[Partition]:
-    """Make a partition of each file.
+    """Make a partition of each file of records, for which `Extract` computes features.
 
     Args:
       files: the files that `select` returned.
-      numbers: the shard number of each file if files are shuffled too (C18); None: in order.
+      numbers: the shard number of each file if files are shuffled too (C18, the second level of
+        the hierarchical shuffle); None: in order.
+
+    Returns:
+      The partitions; `about` has the shard number (`shard`) and the position of the file (`from`).
     """
     numbers = range(len(files)) if numbers is None else numbers
     return [
