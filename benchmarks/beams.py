@@ -80,14 +80,24 @@ class Width:
 
 @click.command("beams")
 @click.option("--model", type=FILE, required=True, help="Model bundle, such as exp/demo/final.")
-@click.option("--system", help="The system of the bundle; default: the best.")
-@click.option("--ref", type=FILE, required=True, help="Transcripts, as for `toolkit score --ref`.")
-@click.option("--plot", type=FILE, help="Draw error rate against time into this PNG file.")
+@click.option("--system", help="Name of the system in the bundle; default: the best system.")
+@click.option(
+    "--ref",
+    type=FILE,
+    required=True,
+    help="Reference transcripts, in a format that `toolkit score --ref` reads.",
+)
+@click.option(
+    "--plot",
+    type=FILE,
+    help="Plot the error rate against the real-time factor in this PNG file.",
+)
 @click.option(
     "--json",
     "saved",
     type=JSON_OUT,
-    help="Write the table to this file; the report draws RUN/beams.json.",
+    help="Write the table to this JSON file. If it is RUN/beams.json, the report of RUN shows it "
+    "as a figure.",
 )
 @click.argument("audio", nargs=-1, required=True)
 def command(
@@ -98,11 +108,11 @@ def command(
     saved: Path | None,
     audio: tuple[str, ...],
 ) -> None:
-    """Search with narrower and wider beams than the bundle does.
+    """Recognise audio with narrower and wider search beams than the bundle's own.
 
-    AUDIO names utterances as for `toolkit transcribe`. Features and scores are computed once; then
-    every utterance is searched and rescored at all widths in turn. The last line says what doubling
-    the bundle's beam changes.
+    AUDIO takes the same inputs as `toolkit transcribe`. Features and acoustic scores are computed
+    once. Then every utterance is searched and rescored with each beam width in turn. The last line
+    shows how many errors and best paths change if the bundle's beam is doubled.
 
     \b
     Example:
@@ -135,9 +145,14 @@ def measure(bundle: Path, sources: Sequence[Source], references: dict[str, str])
     """
     sources = [source for source in sources if source.name in references]
     if not sources:
-        raise BenchmarkError("no recording has a transcript with its name: check --ref")
+        raise BenchmarkError(
+            "no recording has a transcript in the file of --ref: the ids in this file must be the "
+            "names of the recordings"
+        )
     if is_ctc(bundle):
-        raise BenchmarkError(f"{bundle} is a CTC bundle: use `toolkit tta sweep` instead")
+        raise BenchmarkError(
+            f"{bundle} is the bundle of a CTC network: use `toolkit tta sweep` instead"
+        )
     recogniser = load_recogniser(bundle)
     decoder, weights = recogniser.decoder, recogniser.weights
     beams = [_scaled(decoder.beams[0], factor) for factor in WIDTHS]
@@ -160,7 +175,9 @@ def measure(bundle: Path, sources: Sequence[Source], references: dict[str, str])
         for number, best_score in enumerate(best):
             worse[number] += best_score < best[-1] - LOST
     if not frames:
-        raise BenchmarkError("the recordings are too short to have features: give longer ones")
+        raise BenchmarkError(
+            "all recordings are too short to compute features from: use longer recordings"
+        )
     # A recording that is too short to have features has no text: all its words are deletions.
     references = {source.name: references[source.name] for source in sources}
     return [

@@ -242,15 +242,16 @@ def _at_equal_score(rows_by_width: dict[int, Row], peer_row: Row) -> str:
 @click.option(
     "--rounds", type=click.IntRange(1), default=3, show_default=True, help="Timed repetitions."
 )
-@click.option("--json", "json_file", type=JSON_OUT, help="Also write the rows to this file.")
+@click.option("--json", "json_file", type=JSON_OUT, help="Also write the table to this file.")
 def command(
     words: int, utterances: int, widths: tuple[int, ...], rounds: int, json_file: Path | None
 ) -> None:
-    """Decode CTC posteriors with a dictionary: the toolkit's decoder and others.
+    """Compare the toolkit's CTC decoder with other decoders that use a dictionary.
 
-    The others are flashlight's lexicon decoder (in torchaudio, or as flashlight-text) and
-    pyctcdecode, if they are installed. They may be in another environment, whose Python the
-    variable CTC_DECODERS_PYTHON names. pyctcdecode has no dictionary without a language model.
+    The other decoders are flashlight's lexicon decoder (in torchaudio, or as flashlight-text) and
+    pyctcdecode, if they are installed. flashlight-text and pyctcdecode may be installed in another
+    environment: set the variable CTC_DECODERS_PYTHON to the Python of this environment. pyctcdecode
+    cannot use a dictionary without a language model.
 
     \b
     Example:

@@ -210,7 +210,10 @@ class DecodingInputs:
         folder = run / "decode" / "lstm_ce"
         splits = sorted(path.parent.name for path in folder.glob("*/text"))
         if not splits:
-            raise BenchmarkError(f"{VARIABLE}={run}: no LSTM was decoded in this run directory")
+            raise BenchmarkError(
+                f"{VARIABLE}={run}: no LSTM was decoded in this run directory (it has no "
+                "decode/lstm_ce/*/text)"
+            )
         fbank = run / "fbank"
         scorer = NeuralScorer(run / "lstm_ce", fbank / "normaliser.json", fbank / splits[0])
         tuned = folder / "first_pass" / "tuned.json"

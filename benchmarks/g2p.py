@@ -54,12 +54,14 @@ def compare(guesses: dict[str, Pronunciation], lexicon: Lexicon) -> Guessed:
 @click.command("g2p")
 @click.option("--lexicon", type=FILE, help="Lexicon file. Default: cmudict, without stress.")
 @click.option("--held-out", default=12000, show_default=True, help="Number of words to guess.")
-@click.option("--seed", default=0, show_default=True, help="Random seed for choosing these words.")
+@click.option(
+    "--seed", default=0, show_default=True, help="Random seed for choosing the words to guess."
+)
 def command(lexicon: Path | None, held_out: int, seed: int) -> None:
     """Guess the pronunciations of held-out words of a lexicon.
 
     Prints the phone error rate (PER), the share of words with an error (WER), and the processor
-    time of training and of guessing in seconds.
+    time in seconds for training the model on the other words and for guessing.
 
     \b
     Example:
@@ -84,5 +86,7 @@ def command(lexicon: Path | None, held_out: int, seed: int) -> None:
         guessed = model.guess(chosen)
         ended = process_time()
     guesses = {word: guessed[word].phones if word in guessed else () for word in chosen}
-    click.echo(f"{len(words) - held_out} words to learn from: {compare(guesses, pronunciations)}")
-    click.echo(f"training {trained - began:.0f} s, guessing {ended - trained:.0f} s")
+    click.echo(f"{len(words) - held_out} training words: {compare(guesses, pronunciations)}")
+    click.echo(
+        f"processor time: training {trained - began:.0f} s, guessing {ended - trained:.0f} s"
+    )

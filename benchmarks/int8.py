@@ -41,16 +41,21 @@ class Row:
 
 @click.command("int8")
 @click.option("--model", type=FILE, required=True, help="Bundle, such as exp/ctc-demo/final.")
-@click.option("--ref", type=FILE, required=True, help="Transcripts, as for `toolkit score --ref`.")
+@click.option(
+    "--ref",
+    type=FILE,
+    required=True,
+    help="Reference transcripts, in a format that `toolkit score --ref` reads.",
+)
 @click.option(
     "--rounds", type=click.IntRange(1), default=3, show_default=True, help="Timed rounds."
 )
 @click.argument("audio", nargs=-1, required=True)
 def command(model: Path, ref: Path, rounds: int, audio: tuple[str, ...]) -> None:
-    """Recognise with a CTC network in float32 and in 8 bits.
+    """Recognise audio with a CTC network in float32 and in 8 bits.
 
-    AUDIO names utterances as for `toolkit transcribe`; each counts as a separate speaker. Features
-    are computed once; then both networks take turns, on one core.
+    AUDIO takes the same inputs as `toolkit transcribe`. Each recording is treated as a separate
+    speaker. Features are computed once. Then the two networks are timed in turn, on one core.
 
     \b
     Example:
@@ -91,7 +96,10 @@ def measure(
             features[source.name] = frames
             seconds += len(samples) / rate
     if not features:
-        raise BenchmarkError("no recording has speech and a transcript with its name: check --ref")
+        raise BenchmarkError(
+            "no recording has speech and a transcript in the file of --ref: the ids in this file "
+            "must be the names of the recordings"
+        )
 
     def scored(name: str) -> float:
         for frames in features.values():

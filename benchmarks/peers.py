@@ -97,7 +97,7 @@ class PeerProcess:
         timer.cancel()
         if not line:
             raise PeerUnavailableError(
-                f"{self._name}: it crashed, or gave no answer within {self.timeout:g} s"
+                f"{self._name} crashed, or gave no answer within {self.timeout:g} s"
             )
         return line
 
@@ -134,8 +134,8 @@ class FasterDecoder(PeerProcess):
         except (OSError, subprocess.SubprocessError) as error:
             install = " ".join(f"'{name}'" for name in KALDI_DECODER_PINNED)
             raise PeerUnavailableError(
-                f"kaldi-decoder: not installed. In a separate environment, pip install {install};"
-                f" then set {KALDI_DECODER_VARIABLE} to that environment's Python"
+                f"kaldi-decoder is not installed. Run `pip install {install}` in a separate"
+                f" environment, and set {KALDI_DECODER_VARIABLE} to the Python of that environment"
             ) from error
         self._paths = folder / "paths.json"
         task = folder / "decoder_task.npz"
@@ -214,8 +214,8 @@ class KaldiHmmGmm(PeerProcess):
         if not python:
             install = f"pip install {' '.join(KALDI_HMM_GMM_PINNED)}"
             raise PeerUnavailableError(
-                f"kaldi-hmm-gmm: not installed. In a fresh Python 3.10 environment, {install};"
-                f" then set {KALDI_HMM_GMM_VARIABLE} to that environment's Python"
+                f"kaldi-hmm-gmm is not installed. Run `{install}` in a fresh Python 3.10"
+                f" environment, and set {KALDI_HMM_GMM_VARIABLE} to the Python of that environment"
             )
         check = [python, "-I", "-c", KALDI_HMM_GMM_CHECK.format(pinned=KALDI_HMM_GMM_PINNED)]
         try:
@@ -225,7 +225,7 @@ class KaldiHmmGmm(PeerProcess):
         except (OSError, subprocess.SubprocessError) as error:
             written = (getattr(error, "stderr", "") or str(error)).strip()
             raise PeerUnavailableError(
-                f"kaldi-hmm-gmm: {python}, which {KALDI_HMM_GMM_VARIABLE} names, does not have"
+                f"kaldi-hmm-gmm: {KALDI_HMM_GMM_VARIABLE} is {python}, but that Python cannot use"
                 f" {', '.join(KALDI_HMM_GMM_PINNED)}: {written.splitlines()[-1]}"
             ) from error
         self._found = folder / "found.npy"
@@ -327,8 +327,8 @@ class CtcDecoderProcess(PeerProcess):
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise PeerUnavailableError(
-                f"{name}: not installed. In a separate environment, pip install {packages}; then"
-                f" set {CTC_DECODERS_VARIABLE} to that environment's Python"
+                f"{name} is not installed. Run `pip install {packages}` in a separate environment,"
+                f" and set {CTC_DECODERS_VARIABLE} to the Python of that environment"
             ) from error
         # pyctcdecode takes a character per unit; a unit of several characters gets a letter.
         letters = [chr(_FIRST_LETTER + n) for n in range(units.size)]
@@ -407,8 +407,8 @@ class FlashlightDecoder:
             from torchaudio.models.decoder import ctc_decoder
         except (ImportError, OSError, RuntimeError) as error:
             raise PeerUnavailableError(
-                f"flashlight: no decoder in torchaudio here ({error}); the reference environment"
-                " (Python 3.10) has it"
+                f"flashlight: torchaudio cannot import its CTC decoder ({error}). The reference"
+                " environment (Python 3.10) has this decoder"
             ) from error
         # Numbers as tokens: units may contain white space, which separates tokens in the lexicon.
         tokens = [str(i) for i in range(units.size)]

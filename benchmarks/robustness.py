@@ -158,9 +158,9 @@ def without_speech(number: int = 200, seconds: float = 4.0) -> Iterator[tuple[st
 def command(model: Path, data: Path, limit: int | None) -> None:
     """Recognise recordings with digital silence, at other levels, and without speech.
 
-    The table has the word errors of each alteration, their ratio to those of the recordings as
-    they are, and the two-sided p-value of the difference. The last lines count the words that are
-    recognised where nobody speaks.
+    For each alteration of the recordings, the table shows the number of word errors, its ratio to
+    the number for the unaltered recordings, and the two-sided p-value of the difference. The last
+    line shows how many words are recognised in recordings without speech.
 
     \b
     Example:
@@ -218,7 +218,10 @@ def recognise(
 def _blocks(samples: np.ndarray, rate: int, seconds: float) -> Iterator[Tensor]:
     """Yield samples in blocks, as `Source.blocks` does."""
     if rate != RATE:
-        raise BenchmarkError(f"the model takes {rate} Hz, but the recordings have {RATE}")
+        raise BenchmarkError(
+            f"the model needs a sampling rate of {rate} Hz, but the recordings have {RATE} Hz: use"
+            f" a model for {RATE} Hz"
+        )
     size = round(seconds * RATE)
     for begin in range(0, len(samples), size):
         yield torch.from_numpy(samples[begin : begin + size].astype(np.float32))

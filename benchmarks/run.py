@@ -306,7 +306,7 @@ def _table_command(name: str, module: ModuleType) -> click.Command:
     example = f"\b\nExample:\n  python -m benchmarks {name} --json {name}.json"
 
     @click.command(name, help=f"{module.__doc__}\n\n{example}")
-    @click.option("--json", "json_file", type=JSON_OUT, help="Also write the table to this file.")
+    @click.option("--json", "json_file", type=JSON_OUT, help="Also write the results to this file.")
     def run(json_file: Path | None, smoke: bool = False, device: str | None = None) -> None:
         from toolkit.processes.devices import choose_device
         from toolkit.storage.files import write_atomically
@@ -324,7 +324,7 @@ def _table_command(name: str, module: ModuleType) -> click.Command:
             sys.exit(1)
 
     if hasattr(module, "SMOKE"):
-        about = "Measure little, only to check that it works."
+        about = "Run the benchmark briefly, only to check that it works."
         run = click.option("--smoke", is_flag=True, help=about)(run)
     if "device" in inspect.signature(module.benchmark).parameters:
         about = "Measure on this device, such as cuda or cuda:1. Default: as described above."
@@ -333,12 +333,14 @@ def _table_command(name: str, module: ModuleType) -> click.Command:
 
 
 @click.command("all")
-@click.option("--smoke", is_flag=True, help="Measure little, only to check that they work.")
+@click.option(
+    "--smoke", is_flag=True, help="Run each benchmark briefly, only to check that it works."
+)
 def run_all(smoke: bool) -> None:
     """Run the benchmarks that need nothing but the toolkit, each in a separate process.
 
-    Thus no benchmark warms the caches or fills the memory of the next. The exit status is 1 if a
-    benchmark fails or misses a target.
+    In separate processes, no benchmark warms the caches or fills the memory for the next one. The
+    exit status is 1 if a benchmark fails or misses a target.
 
     \b
     Example:
@@ -359,10 +361,10 @@ def run_all(smoke: bool) -> None:
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 def main() -> None:
-    """Compare the toolkit with limits of the machine and with other engines.
+    """Compare the toolkit with the limits of the machine and with other engines.
 
-    Programs that are compared take turns, so that load from other processes slows all of them
-    alike; results are printed as ratios. `python -m benchmarks NAME --help` describes a benchmark.
+    The compared programs run in turns, so that load from other processes slows all of them alike.
+    Results are printed as ratios. `python -m benchmarks NAME --help` describes a benchmark.
 
     \b
     Example:

@@ -139,7 +139,7 @@ def _check_equal(
     for row, name in (("kaldi", "wer"), ("char", "cer")):
         if abs(scores_by_method[row].percent - 100 * rates[name]) > 1e-9:
             raise BenchmarkError(
-                f"jiwer's {name} is {100 * rates[name]} %, the toolkit's "
+                f"jiwer computes a {name} of {100 * rates[name]} %, the toolkit one of "
                 f"{scores_by_method[row].percent} %"
             )
     sclite_score = scores_by_method["sclite"]

@@ -35,7 +35,7 @@ class Conversation:
 
 
 @click.command("serve")
-@click.option("--model", type=FILE, required=True, help="Model bundle with a network that streams.")
+@click.option("--model", type=FILE, required=True, help="Model bundle that recognises streams.")
 @click.option(
     "--clients", type=click.IntRange(1), default=10, show_default=True, help="Number of clients."
 )
@@ -46,8 +46,8 @@ class Conversation:
 def command(model: Path, clients: int, threads: int | None, audio: tuple[Path, ...]) -> None:
     """Measure the latency of `toolkit serve`.
 
-    The server runs in a separate process. All clients send the AUDIO files at the same time, one
-    file after another without a pause, at the pace of speech.
+    The server runs in a separate process. All clients send the AUDIO files simultaneously and in
+    real time, one file after another without a pause.
 
     \b
     Example:

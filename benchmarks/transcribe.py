@@ -27,8 +27,8 @@ PIECES = (0.01, 0.1, 0.16, 1.0)
 def command(model: Path, repeats: int, audio: tuple[Path, ...]) -> None:
     """Measure real-time factors and latency on one core.
 
-    AUDIO files are recognised as a whole, and as streams in pieces of several sizes. The texts
-    should be the same. Latencies are those of live audio from a microphone: see
+    AUDIO files are recognised as a whole, and as streams in pieces of several sizes. The recognised
+    texts should always be the same. Latencies apply to live audio from a microphone: see
     `toolkit transcribe --help`.
 
     \b

@@ -27,8 +27,8 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
         parts.setdefault(name, []).extend(_read_part(root, fileids))
     if not parts:
         raise ManifestError(
-            f"no etc/*.fileids under {root}: corpus.root must be AN4's folder, with "
-            "etc/an4_train.fileids and etc/an4_train.transcription in it"
+            f"{root} contains no etc/*.fileids: set `corpus.root` to AN4's folder, which contains "
+            "etc/an4_train.fileids and etc/an4_train.transcription"
         )
     return assemble(parts, corpus, hold_out_test=True)
 
@@ -37,7 +37,10 @@ def _read_part(root: Path, fileids: Path) -> list[MonoCut]:
     """Read the cuts of a part from its lists of file ids and transcripts."""
     transcription = fileids.with_suffix(".transcription")
     if not transcription.is_file():
-        raise ManifestError(f"{fileids} has no {transcription.name} beside it: add the transcripts")
+        raise ManifestError(
+            f"{transcription} does not exist: add this file, which contains the transcripts of the "
+            f"utterances in {fileids.name}"
+        )
     with reading(fileids, ManifestError, "fetch the corpus again"):
         lines = fileids.read_text(encoding="utf-8", errors="replace").split()
     audio = [

@@ -20,8 +20,8 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
         files = {part: path for part, path in files.items() if matches(part, patterns)}
     if not files:
         raise ManifestError(
-            f"no file of cuts in {root} has a part that matches {patterns}: set `corpus.train`, "
-            "`corpus.dev` and `corpus.test` to the names of your parts"
+            f"{root} contains no file of cuts for a part with a name that matches {patterns}: set "
+            "`corpus.train`, `corpus.dev` and `corpus.test` to the names of the parts there"
         )
     parts = {part: read_cut_file(path, corpus.map_paths) for part, path in files.items()}
     return assemble(parts, corpus, hold_out_test=True)

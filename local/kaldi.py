@@ -25,8 +25,8 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
     patterns = ",".join((corpus.train, corpus.dev, corpus.test))
     if corpus.allow_pipes and corpus.pipes is None:
         raise ManifestError(
-            "corpus.allow_pipes writes the output of the commands in wav.scp to files: set the "
-            "folder for them with --set corpus.pipes=FOLDER"
+            "`corpus.allow_pipes` needs a folder for the audio that the commands in wav.scp write: "
+            "set it with --set corpus.pipes=FOLDER"
         )
     run_pipe = PipeRunner(corpus.pipes) if corpus.allow_pipes else None
 

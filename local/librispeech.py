@@ -45,7 +45,7 @@ def fetch(
     except OSError as error:
         raise ManifestError(
             f"cannot download LibriSpeech ({', '.join(parts)}): {error}. "
-            "Give the folder of your copy with --set corpus.root=FOLDER"
+            "If you have a copy, give its folder with --set corpus.root=FOLDER"
         ) from error
     return {"parts": len(parts)}
 
@@ -72,8 +72,8 @@ def _find_parts(root: Path, corpus: CorpusConfig) -> list[Path]:
             if part_folders:
                 return part_folders
     raise ManifestError(
-        f"no LibriSpeech part under {root}: corpus.root must hold folders such as train-clean-100 "
-        f"(looked for {patterns})"
+        f"{root} contains no folder of LibriSpeech that matches {patterns}. Set `corpus.root` to a "
+        "folder that contains folders such as train-clean-100"
     )
 
 

@@ -29,5 +29,5 @@ def manifests(corpus: CorpusConfig, root: Path) -> dict[str, list[MonoCut]]:
             )
         return assemble(parts, corpus, hold_out_test=True)
     if not root.is_file():
-        raise ManifestError(f"{root} is not a file: corpus.root must be the table, a CSV file")
+        raise ManifestError(f"{root} is not a file: set `corpus.root` to the table, a CSV file")
     return assemble(read_table(root, corpus.map_paths), corpus, hold_out_test=True)

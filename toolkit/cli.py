@@ -106,7 +106,7 @@ def _show_version(ctx: click.Context, parameter: click.Parameter, is_set: bool) 
 def main() -> None:
     """Tools for speech recognition: check the machine, transcribe, score, inspect, convert.
 
-    Recipes are run by their own run.py, such as recipes/librispeech/run.py.
+    Each recipe is run with its own run.py, such as recipes/librispeech/run.py.
 
     \b
     Example:

@@ -54,7 +54,7 @@ def _chosen_engine(variable: str, names: tuple[str, ...]) -> str | None:
     """Return the engine that an environment variable names; None if it is unset or empty."""
     engine = os.environ.get(variable)
     if engine and engine not in names:
-        raise EngineError(f"{variable} is {engine!r}, not one of {', '.join(names)}")
+        raise EngineError(f"{variable} is {engine!r} but must be one of {', '.join(names)}")
     # The other engines come with the toolkit. `find_spec` does not import the package.
     if engine in ("kaldifeat", "k2") and find_spec(engine) is None:
         raise EngineError(

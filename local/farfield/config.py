@@ -45,7 +45,9 @@ class Placement(Settings):
         for name in ("t60_seconds", "talker_metres", "noise_metres", "snr_db", "echo_db"):
             low, high = getattr(self, name)
             if low > high:
-                raise ValueError(f"{name} must be (low, high), not ({low}, {high})")
+                raise ValueError(
+                    f"`{name}` is ({low}, {high}), but its first value must not exceed the second"
+                )
 
 
 @dataclass(frozen=True)
@@ -138,13 +140,19 @@ class FarfieldConfig(Settings):
         """Refuse ranges whose first value is the higher one, and devices without microphones."""
         low, high = self.talker_db_spl
         if low > high:
-            raise ValueError(f"talker_db_spl must be (low, high), not ({low}, {high})")
+            raise ValueError(
+                f"`talker_db_spl` is ({low}, {high}), but its first value must not exceed the "
+                "second"
+            )
         if not self.arrays:
-            raise ValueError(f"arrays is empty: set some of {', '.join(get_args(Geometry))}")
+            raise ValueError(
+                f"`arrays` is empty: set one or more of {', '.join(get_args(Geometry))}"
+            )
         small, large = self.room_metres
         if min(small) < 2.0 or any(a > b for a, b in zip(small, large, strict=True)):
             raise ValueError(
-                "room_metres must be (smallest, largest), with at least 2 m in each dimension"
+                "`room_metres` must be (smallest room, largest room), with at least 2 m in each "
+                "dimension"
             )
 
     @property

@@ -363,7 +363,9 @@ def make_group(group: Group) -> None:
         except AudioError as error:
             failed.append([utterance.id, " ".join(str(error).split())])
         except Exception as error:
-            raise FarfieldError(f"{utterance.id} could not be simulated: {error!r}") from error
+            raise FarfieldError(
+                f"the far-field version of {utterance.id} could not be simulated: {error!r}"
+            ) from error
     content = json.dumps({"made": finished, "failed": failed}, indent=1) + "\n"
     (partial / group.done.name).write_text(content, encoding="utf-8")
     shutil.rmtree(group.folder, ignore_errors=True)

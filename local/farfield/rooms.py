@@ -216,8 +216,8 @@ def _pyroomacoustics() -> Any:  # an optional module
         import pyroomacoustics as pra
     except ImportError as error:
         raise FarfieldError(
-            "computing rooms needs pyroomacoustics: pip install pyroomacoustics, or give impulse"
-            " responses as files"
+            "simulating rooms needs pyroomacoustics: run `pip install pyroomacoustics`, or give"
+            " impulse responses as files (`rooms.responses`)"
         ) from error
     pra.constants.set("num_threads", 1)  # rounding depends on their number
     return pra
@@ -238,8 +238,8 @@ def audio_files(folder: Path) -> list[Path]:
     )
     if len(paths) < len(POOL_CYCLE):
         raise FarfieldError(
-            f"{folder} holds {len(paths)} audio files; training and test must not share any, so"
-            f" at least {len(POOL_CYCLE)} are needed"
+            f"{folder} contains {len(paths)} audio files, but at least {len(POOL_CYCLE)} are"
+            " needed, because training and test must not share files"
         )
     return paths
 
@@ -264,8 +264,8 @@ def response_files_by_pool(config: FarfieldConfig) -> dict[tuple[str, str], list
     names = list(config.placements)
     if len(files) < len(names) * len(POOL_CYCLE):
         raise FarfieldError(
-            f"{config.responses} holds {len(files)} impulse responses; {len(names)} placements need"
-            f" at least {len(names) * len(POOL_CYCLE)}"
+            f"{config.responses} contains {len(files)} impulse responses; {len(names)} placements"
+            f" need at least {len(names) * len(POOL_CYCLE)}"
         )
     # `files` are sorted by clarity, and so are the files of each pool; equal parts of these go to
     # the placements.
@@ -280,8 +280,8 @@ def response_files_by_pool(config: FarfieldConfig) -> dict[tuple[str, str], list
             for n, name in enumerate(names)
         }
     logger.warning(
-        "%s: there are too few folders to give train, val and test their own, so these sets may "
-        "share rooms",
+        "%s: there are too few folders to use separate folders for train, val and test, so these "
+        "sets may share rooms",
         config.responses,
     )
     placed = zip(names, _split_evenly(files, len(names)), strict=True)

@@ -91,9 +91,9 @@ def select_utterances(parts: Mapping[str, list[MonoCut]], config: FarfieldConfig
     empty = sorted({*chosen, *config.placements} - {u.split for u in utterances})
     if empty:
         raise FarfieldError(
-            f"no utterance for {', '.join(empty)}: the requested hours are shorter than one "
-            "utterance, or the corpus has too little speech or too few speakers "
-            "(rooms.shared_speakers=true allows the same speakers in labelled and unlabelled "
+            f"no utterance was selected for {', '.join(empty)}: the requested hours are shorter "
+            "than one utterance, or the corpus has too little speech or too few speakers "
+            "(`rooms.shared_speakers=true` allows the same speakers in labelled and unlabelled "
             "speech)"
         )
     utterances.sort(key=lambda u: (u.split, speaker_of(u.source), u.time or 0.0, u.id))
@@ -158,11 +158,11 @@ def _hold_out(sources: dict[str, list[MonoCut]], config: FarfieldConfig) -> None
         return
     speakers = {speaker_of(cut) for cut in sources["train"]}
     if sum(missing.values()) >= len(speakers):
-        keys = " and ".join(f"rooms.{name}_speakers={size}" for name, size in missing.items())
-        parts = " and ".join(f"rooms.{name}" for name in missing)
+        keys = " and ".join(f"`rooms.{name}_speakers={size}`" for name, size in missing.items())
+        parts = " and ".join(f"`rooms.{name}`" for name in missing)
         raise FarfieldError(
-            f"the training part has {len(speakers)} speakers: too few to hold out {keys} of them;"
-            f" lower these, or name other parts of the corpus with {parts}"
+            f"the training part has {len(speakers)} speakers, too few to hold out {keys}: lower "
+            f"these numbers, or choose other parts of the corpus with {parts}"
         )
     sources["train"], held_out = hold_out(sources["train"], missing)
     sources |= held_out
@@ -175,8 +175,9 @@ def _check_disjoint(sources: Mapping[str, list[MonoCut]]) -> None:
         common = sorted(speakers[first] & speakers[second])
         if common:
             raise FarfieldError(
-                f"speaker {common[0]} would be in {first} and in {second}: name other parts with"
-                " rooms.val and rooms.test, or hold out speakers with corpus.hold_out=speakers"
+                f"speaker {common[0]} would be both in {first} and in {second}: choose other parts "
+                "of the corpus with `rooms.val` and `rooms.test`, or hold out speakers with "
+                "`corpus.hold_out=speakers`"
             )
 
 

@@ -209,9 +209,13 @@ def _record(cut: MonoCut, locale: str) -> Record:
     """Return the metadata record of a cut for the data lake."""
     time = (cut.custom or {}).get("time")
     if time is None:
-        raise LakeError(f"{cut.id}: the cut has no time, but a data lake is ordered by time")
+        raise LakeError(
+            f"{cut.id}: the cut has no `time` in `custom`, but a data lake is ordered by time"
+        )
     if cut.start or abs(cut.duration - cut.recording.duration) > 1e-6:
-        raise LakeError(f"{cut.id}: the cut is a part of a file; a data lake needs whole files")
+        raise LakeError(
+            f"{cut.id}: the cut is only a part of a file, but a data lake needs cuts of whole files"
+        )
     return Record(cut.id, speaker_of(cut), cut.duration, time, locale, audio_of(cut))
 
 
@@ -265,7 +269,10 @@ def make_farfield(
     for name, target in config.hours.items():
         if hours[name] < ENOUGH * target:
             logger.warning(
-                "%s has %.3g h, less than the requested %.3g h", name, hours[name], target
+                "the set %s has %.3g h of speech, less than the requested %.3g h",
+                name,
+                hours[name],
+                target,
             )
     return hours
 
@@ -331,10 +338,14 @@ def _list_left_out(groups: list[Group], left_out: list[tuple[str, str]], out: Pa
     lines = [f"{id}\t{reason}\n" for id, reason in listed]
     write_atomically(out / "left_out.tsv", "".join(lines))
     for reason, count in Counter(reason for _, reason in listed).most_common(SHOWN_REASONS):
-        logger.warning("left out %d utterances: %s. All are listed in left_out.tsv", count, reason)
+        logger.warning(
+            "left out %d utterances: %s. left_out.tsv lists all utterances that are left out",
+            count,
+            reason,
+        )
     total = sum(len(group.utterances) for group in groups)
     if len(failed) > MAX_FAILED * total:
         raise FarfieldError(
             f"the audio of {len(failed)} of {total} utterances cannot be read. The first is "
-            f"{': '.join(failed[0])}; all are listed in {out / 'left_out.tsv'}"
+            f"{': '.join(failed[0])}. All of them are listed in {out / 'left_out.tsv'}"
         )

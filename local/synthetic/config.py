@@ -36,4 +36,4 @@ class SyntheticConfig(CorpusConfig):
         for name in ("snr_db", "t60_seconds", "direct_to_reverberant_db"):
             low, high = getattr(self, name)
             if low > high:
-                raise ValueError(f"{name} must be (low, high), not ({low}, {high})")
+                raise ValueError(f"`{name}` must be (low, high), but {low} is higher than {high}")

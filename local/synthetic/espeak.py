@@ -146,7 +146,7 @@ def _groups(text: str, events: list[Event]) -> list[_Group]:
         until = events[stop].position if stop < len(events) else len(text)
         words = text[events[head].position : until].split()
         if not sounds:
-            raise WordTimesError(f"{' '.join(words)!r} in {text!r} is not spoken")
+            raise WordTimesError(f"espeak-ng produced no sound for {' '.join(words)!r} in {text!r}")
         pauses = phonemes[phonemes.index(sounds[-1]) + 1 :]
         start, silence = _onset(events[head], sounds[0], preceding)
         if preceding is not None:
@@ -189,7 +189,10 @@ def _inner_starts(group: _Group, phonemes_of: Callable[[str], list[str]]) -> lis
             starts.setdefault(number, _onset(sound, sound, preceding)[0])
     for number, word in enumerate(group.words[1:], start=1):
         if number not in starts:
-            raise WordTimesError(f"{word!r} has no sound of its own in {' '.join(group.words)!r}")
+            raise WordTimesError(
+                f"{word!r} has no sound of its own in espeak-ng's output for "
+                f"{' '.join(group.words)!r}"
+            )
     return [starts[number] for number in range(1, len(group.words))]
 
 
@@ -281,7 +284,9 @@ def _synthesise(text: str, voice: Voice) -> tuple[np.ndarray, list[Event]]:
             data, len(data), 0, POSITION_CHARACTER, 0, CHARS_UTF8, None, None
         )
         if status != 0 or not chunks:
-            raise SpeechSynthesisError(f"espeak-ng failed on {text!r} (status {status})")
+            raise SpeechSynthesisError(
+                f"espeak-ng could not synthesise the text {text!r} (status {status})"
+            )
     return np.concatenate(chunks), events
 
 
@@ -292,7 +297,8 @@ def _library() -> Iterator[tuple[ctypes.CDLL, list[np.ndarray], list[Event]]]:
         import espeakng_loader
     except ImportError as error:
         raise SpeechSynthesisError(
-            "the demo corpus needs espeak-ng to synthesise speech: pip install espeakng-loader"
+            "the demo corpus is synthesised with espeak-ng, which is not installed: run "
+            "`pip install espeakng-loader`"
         ) from error
     library = ctypes.CDLL(str(espeakng_loader.get_library_path()))
     chunks: list[np.ndarray] = []
@@ -317,7 +323,10 @@ def _library() -> Iterator[tuple[ctypes.CDLL, list[np.ndarray], list[Event]]]:
                 AUDIO_OUTPUT_SYNCHRONOUS, 0, str(data).encode(), INITIALIZE_PHONEME_EVENTS
             )
             if rate != SAMPLING_RATE:
-                raise SpeechSynthesisError(f"espeak-ng did not start from {data} ({rate})")
+                raise SpeechSynthesisError(
+                    f"espeak-ng could not be initialised with the data in {data} (return value "
+                    f"{rate})"
+                )
             library.espeak_SetSynthCallback(callback)
             library.espeak_ng_SetRandSeed(ctypes.c_long(1))
             yield library, chunks, events
@@ -333,7 +342,9 @@ def _short_path(data: Path) -> Iterator[Path]:
     With a path that it cannot use, espeak-ng ends the process instead of returning an error.
     """
     if not (data / "phontab").is_file():
-        raise SpeechSynthesisError(f"espeak-ng's data is not in {data}: reinstall espeakng-loader")
+        raise SpeechSynthesisError(
+            f"{data} does not contain the data of espeak-ng: reinstall the package espeakng-loader"
+        )
     if len(str(data).encode()) <= MAX_DATA_PATH:
         yield data
         return

@@ -136,8 +136,8 @@ class Config(HybridConfig):
             )
         if self.corpus.speakers == "auto":
             raise ValueError(
-                "this recipe chooses speakers before recordings can be clustered "
-                "(`corpus.speakers=auto`): give a corpus that names its speakers"
+                "this recipe needs the speakers before `corpus.speakers=auto` can cluster the "
+                "recordings: give a corpus that names its speakers"
             )
 
     @property

@@ -130,8 +130,8 @@ class Config(HybridConfig):
         for name in (self.bundle, *self.neural_systems):
             if name is not None and name not in trained:
                 raise ValueError(
-                    f"these settings do not train {name}, which `bundle` or `neural_systems` names:"
-                    f" set one of {', '.join(trained)}"
+                    f"these settings do not train the system {name}, which is a value of `bundle` "
+                    f"or `neural_systems`: choose from {', '.join(trained)}"
                 )
 
     @property

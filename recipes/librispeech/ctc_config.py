@@ -124,28 +124,30 @@ class Config:
             raise ValueError("`sweep` is empty: give at least one beam width")
         if self.neural and self.decode.words.mode == "words":
             raise ValueError(
-                "`neural` needs n-grams, and `decode.words.mode=words` has none: set another mode"
+                "`neural` rescores a search with n-grams, but `decode.words.mode=words` searches "
+                "without n-grams: set another mode"
             )
         # Records leave out utterances with fewer output frames than labels: they must count frames
         # as the network does.
         records, model, masks = self.records, self.train.model, self.train.specaugment
         if (records.window, records.stride) != (model.frames_needed, model.subsampling):
             raise ValueError(
-                f"records.window={records.window} and records.stride={records.stride} differ from "
-                f"those of the network: set them to {model.frames_needed} and {model.subsampling}"
+                f"`records.window` is {records.window} and `records.stride` is {records.stride}, "
+                f"but the network needs {model.frames_needed} and {model.subsampling}: set these "
+                "values"
             )
         # Warping and masks of cepstra act on mel filters: the features must have them.
         frontend = self.features.frontend
         if masks.warp or masks.cepstra:
             if frontend.kind not in ("fbank", "fbank_mfcc"):
                 raise ValueError(
-                    f"train.specaugment.warp and cepstra need mel filters, which {frontend.kind} "
-                    "does not have: set both to 0"
+                    "`train.specaugment.warp` and `train.specaugment.cepstra` need features with "
+                    f"mel bins, and {frontend.kind} has none: set both to 0"
                 )
             if min(masks.mel_bins, frontend.dimension) != frontend.mel_bins:
                 raise ValueError(
-                    f"train.specaugment.mel_bins={masks.mel_bins} differs from the front end: set "
-                    f"it to {frontend.mel_bins}"
+                    f"`train.specaugment.mel_bins` is {masks.mel_bins}, but the front end has "
+                    f"{frontend.mel_bins} mel bins: set this number"
                 )
 
 

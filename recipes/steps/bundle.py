@@ -269,8 +269,9 @@ def write_final(run: Run, systems: Sequence[DecodedSystem]) -> dict[str, float |
     names += ["combined"] * bool(run.config.networks)
     if has_kaldi_features(run):
         logger.info(
-            "no bundle: the models take features of Kaldi (corpus.features=kaldi), which `toolkit "
-            "transcribe` and `toolkit align` cannot compute from audio"
+            "no bundle is written: the models need features that Kaldi has computed "
+            "(`corpus.features=kaldi`), and `toolkit transcribe` and `toolkit align` cannot "
+            "compute such features from audio"
         )
         return {**list_results(run, names)}
     out = run.make("final")
@@ -345,7 +346,8 @@ def _best(run: Run, candidates: Sequence[_Candidate]) -> _Candidate:
     if not allowed:
         names = ", ".join(dict.fromkeys(candidate.system.name for candidate in candidates))
         raise ToolkitError(
-            f"`bundle` names {system_name}, which this run does not decode: set one of {names}"
+            f"`bundle` is {system_name}, but this run does not decode that system: set one of "
+            f"{names}"
         )
     return min(allowed, key=lambda candidate: candidate.errors)
 

@@ -239,10 +239,10 @@ def check_devices(num_processes: int | None) -> None:
     """
     if num_processes is not None and num_processes != ranks.world_size():
         raise ToolkitError(
-            f"these settings are for {num_processes} processes that train together, one per GPU, "
-            f"but there {'is' if ranks.world_size() == 1 else 'are'} {ranks.world_size()}: start "
-            f"`torchrun --nproc_per_node {num_processes} run_ctc.py ...`, or give --set "
-            "devices=none to train with the same batch per process"
+            f"these settings need {num_processes} training processes, one per GPU, but there "
+            f"{'is' if ranks.world_size() == 1 else 'are'} {ranks.world_size()}: start `torchrun "
+            f"--nproc_per_node {num_processes} run_ctc.py ...`, or give `--set devices=none` to "
+            "train with any number of processes and the same batch size per process"
         )
 
 

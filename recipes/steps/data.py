@@ -369,8 +369,8 @@ def prepare_language(run: Run) -> dict[str, float]:
     headline = prepare_lang(lang, texts(run), text, run.make("lang"), dictionary=dictionary)
     if "left_out" in headline:
         logger.info(
-            "%s different words of the text, %.1f %% of its running words, are outside the "
-            "vocabulary",
+            "the language model's text contains %s different words that are not in the vocabulary; "
+            "they are %.1f %% of its running words",
             f"{headline['left_out']:,}",
             100 * headline["left_out_share"],
         )

@@ -325,8 +325,8 @@ def neural_systems(run: Run, systems: Sequence[DecodedSystem]) -> list[DecodedSy
     if names:
         if unknown := set(names) - {system.name for system in systems}:
             raise ToolkitError(
-                f"`neural_systems` names {', '.join(sorted(unknown))}, which this run does not "
-                "decode: set some of " + ", ".join(system.name for system in systems)
+                f"`neural_systems` contains {', '.join(sorted(unknown))}, which this run does not "
+                "decode. Choose from " + ", ".join(system.name for system in systems)
             )
         return [system for system in systems if system.name in names]
 

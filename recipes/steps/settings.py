@@ -180,7 +180,7 @@ class HybridConfig:
         if self.corpus.features == "kaldi" and self.augment.speeds:
             raise ValueError(
                 "`augment.speeds` needs audio, and a corpus with `corpus.features=kaldi` has none: "
-                "add --set augment.speeds="
+                "turn it off with --set augment.speeds=[]"
             )
 
 

@@ -77,7 +77,7 @@ def test_transforms_of_another_system_are_an_error_that_names_them(training, spe
     save_transforms(path, {"bert": torch.zeros(3, 4)})
     scorer = GmmScorer(training.root / "sat", speech.cepstra, path)
     with pytest.raises(
-        ToolkitError, match=r"fmllr\.safetensors: the transform of bert is \[3, 4\]"
+        ToolkitError, match=r"fmllr\.safetensors: the transform of bert has the shape \[3, 4\]"
     ):
         scorer.log_likelihoods("bert-02")
 
@@ -97,5 +97,5 @@ def test_features_of_another_kind_are_an_error_that_names_them(training, name, t
     write_shard(tmp_path / SHARDS, 0, [(cut, "bert-02", torch.rand(9, 7))], form)
     write_manifest(tmp_path, form, [{"utterances": 1, "frames": 9}])
     scorer = GmmScorer(training.root / name, tmp_path)
-    with pytest.raises(ToolkitError, match=rf"has 7 values per frame, but .*{name} models \d+:"):
+    with pytest.raises(ToolkitError, match=rf"has 7 values per frame, but .*{name} was trained on"):
         scorer.log_likelihoods("bert-02")

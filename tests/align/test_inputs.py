@@ -102,7 +102,7 @@ def test_many_recordings_of_one_folder_count_as_one_speaker_with_a_note(folder, 
     read_inputs(audio, text, by_speaker=False)
     assert not caplog.text
     read_inputs(audio, text)
-    assert "all 10 recordings are in one folder and count as one speaker" in caplog.text
+    assert "all 10 recordings are in one folder and are treated as one speaker" in caplog.text
 
 
 def test_a_name_with_other_separators_is_suggested(folder, tmp_path):

@@ -92,7 +92,7 @@ def test_planted_alignments_are_counted(tmp_path):
         expected.add(*spoken)
     assert count_pronunciations(tmp_path, words | {"x": ["A"]}, MARKED, topology) == expected
     with pytest.raises(
-        OtherLexiconError, match=r"one: the phones of its alignment .* Align it again"
+        OtherLexiconError, match=r"one: the phones of the alignment .* Align it again"
     ):
         count_pronunciations(tmp_path, words | {"one": ["A"]}, MARKED, topology)
     del words["one"]

@@ -53,7 +53,7 @@ def test_frames_are_counted_without_reading_states(tmp_path):
 
 def test_a_folder_without_alignments_says_so(tmp_path):
     (tmp_path / "ali.000000.safetensors").touch()
-    with pytest.raises(MissingAlignmentError, match=r"has no ali\.\*\.tar; align again"):
+    with pytest.raises(MissingAlignmentError, match=r"no alignments \(ali\.\*\.tar\)"):
         AlignmentStore(tmp_path).load("c")
 
 

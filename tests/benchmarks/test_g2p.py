@@ -18,7 +18,7 @@ def test_plain_rules_are_learnt(tmp_path):
     options = ["--lexicon", str(tmp_path / "lexicon.txt"), "--held-out", "6"]
     result = CliRunner().invoke(main, ["g2p", *options])
     assert result.exit_code == 0, result.output
-    assert "90 words to learn from: PER 0.00 % [ 0 / " in result.output
+    assert "90 training words: PER 0.00 % [ 0 / " in result.output
     assert "WER 0.00 % [ 0 / 6 ]" in result.output
     result = CliRunner().invoke(main, ["g2p", *options[:2]])
     assert "above 0 and below 96" in result.output

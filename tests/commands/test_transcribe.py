@@ -197,7 +197,7 @@ def test_several_recordings_share_no_file_of_subtitles(transcriber, talks, form)
     for name, listed in ("-", f"{folder}/hello.wav\n{folder}/my word.wav\n"), (folder, None):
         result = run("--model", "final", "--format", form, name, stdin=listed)
         assert (result.exit_code, result.stdout) == (2, "")
-        assert f"a {form} file holds only one recording: add --out" in result.stderr
+        assert f"a {form} file can contain only one recording: use --out" in result.stderr
     assert run("--model", "final", "--format", form, talks / "day two").exit_code == 0
 
 

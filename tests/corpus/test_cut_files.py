@@ -130,7 +130,7 @@ def test_parts_are_named_by_their_files(tmp_path):
         (tmp_path / name).write_bytes(b"")
     assert sorted(cut_files(tmp_path)) == ["dev", "test", "train-clean-5"]
     (tmp_path / "cuts_dev.jsonl").write_bytes(b"")
-    with pytest.raises(ManifestError, match="both the part dev"):
+    with pytest.raises(ManifestError, match="both the part dev of the corpus"):
         cut_files(tmp_path)
     assert cut_files(tmp_path / "cuts_dev.jsonl") == {"train": tmp_path / "cuts_dev.jsonl"}
     uncut = tmp_path / "uncut"
@@ -242,7 +242,7 @@ def test_a_supervision_of_another_channel_than_its_cut_is_refused(audio, tmp_pat
     fields = cut(audio(tmp_path / "a.wav", channels=2), "a").to_dict()
     fields["supervisions"][0]["channel"] = 1
     (tmp_path / "cuts.jsonl").write_text(json.dumps(fields))
-    with pytest.raises(ManifestError, match="a is channel 0, but its supervision a is channel 1"):
+    with pytest.raises(ManifestError, match="a has channel 0, but its supervision a has channel 1"):
         read_cut_file(tmp_path / "cuts.jsonl")
     fields["supervisions"][0]["channel"] = [0, 1]
     (tmp_path / "cuts.jsonl").write_text(json.dumps(fields))

@@ -235,7 +235,7 @@ def test_channels_count_from_0_where_one_is_0(table, audio, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "first line must name the columns"),
+        ("", "first line is empty"),
         ("wav/a.wav,hello\n", "no column 'audio'"),
         ("audio,speaker\n", "no column 'text'"),
         ("LJ001|Printing, in|the same\n", "no column 'audio'.*[|] is not a separator"),
@@ -243,7 +243,7 @@ def test_channels_count_from_0_where_one_is_0(table, audio, tmp_path):
         ("audio,text,sentence\n", "'text' and 'sentence' both mean 'text'"),
         ("audio,text\na.wav,hello, world\n", ":2: 3 fields, but the first line names 2"),
         ('audio,text\na.wav,"hello\n', "is a quotation mark open"),
-        ("audio,text\n\n", "no line below the first"),
+        ("audio,text\n\n", "no line below the header"),
         ("audio,text,split\na.wav,hello,\n", ":2: the split is empty"),
     ],
 )
@@ -312,7 +312,7 @@ def test_other_encodings(table):
     (cut,) = read_table(table("audio,text\na.wav,Füße\n", "utf-16"))["train"]
     assert text_of(cut) == "Füße"
     for text in ("audio,text\na.wav,Füße\n", "audio\0,text\na.wav,b\na.wav,c\n"):
-        with pytest.raises(ManifestError, match="UTF-16 or not text"):
+        with pytest.raises(ManifestError, match="UTF-16 or is not a text"):
             read_table(table(text, "utf-16-le"))
 
 

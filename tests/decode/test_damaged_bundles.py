@@ -380,7 +380,7 @@ EXCHANGES = [
         "aligner",
         "aligner.json",
         lambda p: edit_json(p, frontend={"num_ceps": 5}),
-        "the front end has 5 cepstra",
+        "the front end computes 5 cepstra",
     ),
     ("aligner", "independent", fewer_states, "tree.json has"),
     ("aligner", "lang/phones.txt", lambda p: other_phones(p.parent.parent), "in another order"),

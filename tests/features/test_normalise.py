@@ -104,7 +104,7 @@ def test_the_scope_comes_back_from_disk_and_is_causal_in_older_files(normaliser,
     whole.save(path)
     assert Cmvn.load(path).to_json() == whole.to_json()
     path.write_text(whole.to_json().replace('"whole"', '"half"'))
-    with pytest.raises(NormaliserError, match="scope 'half' is not known"):
+    with pytest.raises(NormaliserError, match="`scope`, 'half', is not a known value"):
         Cmvn.load(path)
 
 

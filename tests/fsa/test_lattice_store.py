@@ -189,7 +189,7 @@ def test_counts_that_do_not_fit_are_damage(written):
 def test_shards_of_another_format_are_refused(written):
     with_header(written.path(0), format=1)
     with pytest.raises(
-        LatticeStoreError, match=r"lattices\.000000.*format 1, but this version reads 3"
+        LatticeStoreError, match=r"lattices\.000000.*format 1, but this version reads format 3"
     ):
         written.store()
 

@@ -51,7 +51,7 @@ def test_from_features_alone_to_error_rates_of_gmms_and_a_tdnnf(project):
     assert "features: from feats.scp, with 30 values per frame" in printed
     settings = " ".join(f"--set {setting}" for setting in SETTINGS)
     printed = typed(f"recipes/shared/run.py --jobs 2 {settings}", project)
-    assert "no bundle: the models take features of Kaldi" in printed
+    assert "no bundle is written: the models need features that Kaldi" in printed
     exp = project / "recipes/shared/exp/base"
     assert not (exp / "final").exists()
     assert (exp / "report.html").is_file()

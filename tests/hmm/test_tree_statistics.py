@@ -91,7 +91,7 @@ def test_shapes_that_do_not_fit_are_refused():
     ids = torch.ones(3, dtype=torch.int64)
     with pytest.raises(ValueError, match="expected features"):
         TreeStatistics(2).accumulate(ids, ids, ids, torch.ones(3, 4))
-    with pytest.raises(ValueError, match="3 states, but 2 frames"):
+    with pytest.raises(ValueError, match="got 3 states for 2 frames"):
         TreeStatistics(4).accumulate(ids, ids, ids, torch.ones(2, 4))
-    with pytest.raises(ValueError, match="cannot add 4 dimensions"):
+    with pytest.raises(ValueError, match="cannot add statistics of 4-dim"):
         TreeStatistics(2).add(TreeStatistics(4))

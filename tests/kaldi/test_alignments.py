@@ -163,7 +163,7 @@ def test_utterances_that_cannot_be_aligned_are_in_the_table(folder):
     reasons = {o.utterance: o.reason for o in read_table(folder / "back/table.tsv")}
     assert reasons["good"] == ""
     assert reasons["odd"].startswith("no phone 'X'")
-    assert reasons["short"] == "A has 2 frames but needs 3"
+    assert reasons["short"] == "phone A has 2 frames but needs at least 3"
     assert reasons["gone"] == "no phones"
     with pytest.raises(
         ToolkitError, match=r"none of 1 utterances could be aligned. The first is gone: no phones"
@@ -199,12 +199,12 @@ def test_transition_ids_of_a_model_become_states(folder):
 def test_states_of_another_system_are_an_error(folder):
     path = folder / "x.txt"
     for content, message in (
-        ("u1 0 16\n", "u1: the states 0 to 16 are not within the system's 0 to 15"),
-        ("u1 -1\n", "u1: the states -1 to -1"),
+        ("u1 0 16\n", "u1: the alignment has states 0 to 16, but .* only states 0 to 15"),
+        ("u1 -1\n", "u1: the alignment has states -1 to -1"),
         ("u1\n", "u1: has no frames"),
         ("u1 0\nu1 0\n", "'u1' occurs twice"),
-        ("u1 zero\n", r"x\.txt: not an archive of integer vectors"),
-        ("u1 99999999999\n", r"x\.txt: not an archive of integer vectors"),
+        ("u1 zero\n", r"x\.txt: there is no integer vector"),
+        ("u1 99999999999\n", r"x\.txt: there is no integer vector"),
     ):
         path.write_text(content)
         with pytest.raises(ToolkitError, match=message):

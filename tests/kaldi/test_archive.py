@@ -159,7 +159,7 @@ def test_vectors_of_integers(tmp_path):
     index = entries(tmp_path / "x.ark")
     assert read_vector(index["a"]).tolist() == [1, -2, 2**31 - 1]
     assert read_vector(index["b"]).tolist() == []
-    with pytest.raises(ToolkitError, match=r"a: .* holds integers there, not features"):
+    with pytest.raises(ToolkitError, match=r"a: .* is integers, not features"):
         read_matrix(index["a"])
     lines = list(describe_entries(tmp_path / "x.scp", count=1))
     assert lines[0].startswith("a  int32 3  ")
@@ -174,14 +174,14 @@ def test_showing_matrices(table):
     (line,) = describe_entries(folder / "x.ark")
     assert line == f"a  FM 3 x 4  {folder / 'x.ark'}:2"
     assert "-5." in next(describe_entries(folder / "x.ark", key="a"))
-    with pytest.raises(ToolkitError, match="has no 'q'; its first key is 'a'"):
+    with pytest.raises(ToolkitError, match="has no entry 'q'; the first entry is 'a'"):
         list(describe_entries(folder / "x.ark", key="q"))
 
 
 def test_compressed_files_are_no_archives(tmp_path):
     path = tmp_path / "x.ark"
     path.write_bytes(gzip.compress(b"a \0BFM "))
-    with pytest.raises(ToolkitError, match=r"x\.ark: .* compressed by gzip: unpack it with gunzip"):
+    with pytest.raises(ToolkitError, match=r"x\.ark: .* compressed with gzip: unpack it with"):
         entries(path)
 
 
@@ -204,7 +204,7 @@ def test_objects_beyond_the_end_of_an_archive_are_an_error(tmp_path):
     (tmp_path / "x.scp").write_text(f"a {tmp_path}/x.ark:2\nb {tmp_path}/x.ark:90\n")
     index = entries(tmp_path / "x.scp")
     for read in (read_header, read_matrix, read_vector):
-        with pytest.raises(ToolkitError, match=r"b: .*x.ark has no byte 90"):
+        with pytest.raises(ToolkitError, match=r"b: .*x.ark ends before byte 90"):
             read(index["b"])
 
 
@@ -245,7 +245,7 @@ def test_ranges_of_rows_and_columns_have_both_ends(tmp_path):
     np.testing.assert_array_equal(read_matrix(index["a"]), x[1:3])
     np.testing.assert_array_equal(read_matrix(index["b"]), x[:, 1:2])
     np.testing.assert_array_equal(read_matrix(index["c"]), x[:, :2])
-    with pytest.raises(ToolkitError, match=r"d: .*\[2:4\] goes beyond 4 x 3"):
+    with pytest.raises(ToolkitError, match=r"d: .*\[2:4\] goes beyond the matrix of 4 x 3"):
         read_matrix(index["d"])
 
 
@@ -314,7 +314,7 @@ def test_an_archive_is_written_whole_or_not_at_all(tmp_path, kind):
     for size in range(len(whole[0])):
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
         try:
-            with pytest.raises(ArchiveError, match="cannot be written: is the disk full"):
+            with pytest.raises(ArchiveError, match=r"cannot be written\. Is the disk full"):
                 write()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)

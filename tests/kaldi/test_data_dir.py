@@ -574,7 +574,7 @@ def test_recordings_with_several_channels_are_a_note(cut, tmp_path):
 
 
 def test_a_speaker_with_white_space_is_named(cut, tmp_path):
-    with pytest.raises(ManifestError, match=r"speaker 'Ann Lee' .* rename it.*white space"):
+    with pytest.raises(ManifestError, match=r"speaker 'Ann Lee' .* white space: rename it"):
         export_data_dir([cut("Ann-1", "Ann Lee")], tmp_path / "out")
 
 

@@ -132,9 +132,9 @@ def test_probabilities_round_trip(tmp_path, marked):
     [
         ("lexicon.txt", "A AH0\nB XX\n", "lexicon.txt:2: the phone 'XX' is not in any list"),
         ("lexicon.txt", "A\n", "lexicon.txt:1: the word 'A' has no phones"),
-        ("lexicon.txt", "<UNK> SPN\n", "no word with a pronunciation is left"),
+        ("lexicon.txt", "<UNK> SPN\n", "the lexicon contains no word except"),
         ("optional_silence.txt", "K\n", "expected one of the phones of silence_phones"),
-        ("silence_phones.txt", "SIL\nSPN\nK\n", "'K' is both silence and nonsilence"),
+        ("silence_phones.txt", "SIL\nSPN\nK\n", "'K' is both a silence and a nonsilence"),
     ],
 )
 def test_faults_name_file_and_line(folder, name, content, message):
@@ -225,7 +225,7 @@ def test_faults_name_the_file(tmp_path):
         read_lang(tmp_path)
     write_lang(Lang.of(SMALL_LEXICON), tmp_path)
     (tmp_path / "phones/align_lexicon.txt").write_text("A A XX\n")
-    with pytest.raises(ToolkitError, match=r"align_lexicon.txt:1: not `word word phone"):
+    with pytest.raises(ToolkitError, match=r"align_lexicon.txt:1: expected `word word phone"):
         read_lang(tmp_path)
 
 

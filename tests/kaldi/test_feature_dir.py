@@ -207,7 +207,7 @@ def test_only_shards_of_changed_archives_are_copied_again(folder, tmp_path):
 def test_an_archive_with_other_sizes_is_another_archive(folder):
     cuts = read_feature_dir(write_feature_dir(folder, matrices(IDS)))
     write_feature_dir(folder, matrices(IDS, dimension=3))
-    with pytest.raises(ArchiveError, match=r"\(120, 3\) values there, not \(120, 5\)"):
+    with pytest.raises(ArchiveError, match=r"\(120, 3\) values for this id, not \(120, 5\)"):
         read_features(cuts[0])
 
 

@@ -475,7 +475,7 @@ def test_a_model_that_lacks_most_words_is_a_warning(tmp_path, caplog):
     result = export_with(tmp_path, f"\\data\\\nngram 1=3\n\n\\1-grams:\n{grams}\n\\end\\\n")
     assert result.exit_code == 0, result.output
     (warning,) = [record.getMessage() for record in caplog.records]
-    assert f"{tmp_path / 'lm.arpa'}: the model lacks {len(words) - 1} of {len(words)}" in warning
+    assert f"{tmp_path / 'lm.arpa'}: the language model lacks {len(words) - 1} of" in warning
 
 
 TEXTS = {"a": "YES NO", "b": "NO", "É": "NO YES NO"}
@@ -499,7 +499,7 @@ def test_the_command_finds_the_words(recogniser, tmp_path, labels):
     result = CliRunner().invoke(cli.main, list(map(str, command)))
     assert (result.exit_code, result.stdout) == (1, "short\n")
     assert "short: no path survived" in result.stderr
-    assert f"Error: {tmp_path / 'short.ark'}: no path survived for any utterance" in result.stderr
+    assert f"Error: {tmp_path / 'short.ark'}: the search found a path for none" in result.stderr
     scores = (tmp_path / "loglikes.scp").read_text()
     (tmp_path / "one.scp").write_text(f"short {tmp_path}/short.ark:6\n{scores}")
     command[3] = tmp_path / "one.scp"
@@ -549,4 +549,4 @@ def test_mismatched_files_are_an_error(recogniser, tmp_path):
     command += ["--words", tmp_path / "words.txt", "--model", tmp_path / "0.trans_mdl"]
     result = CliRunner().invoke(cli.main, list(map(str, command)))
     assert result.exit_code == 1
-    assert "has no word 1: give the words.txt of the graph" in result.output
+    assert "has no word with the id 1: give the words.txt of the graph" in result.output

@@ -239,7 +239,7 @@ def test_arcs_of_infinite_cost_are_on_no_path(tmp_path, form):
     ("content", "reason"),
     [
         (b"a \n0\t0\t1\t0,0,1\n0\n\n", "a: a cycle"),
-        (b"a \n0\t1\t1\t0,0,1\n0\t1\t2\t0,0,1_1\n1\n\n", "a: paths of different lengths"),
+        (b"a \n0\t1\t1\t0,0,1\n0\t1\t2\t0,0,1_1\n1\n\n", "a: two paths to the same state"),
         (b"a \n0\t1\t1\t2\t0,0\n1\n\n", "a: a line of 5 fields"),
         (b"a \n0\t1\t1\t0.5\n1\n\n", "a: .*unpack"),
         (b"a \n0\t1\t1\tnan,0,1\n1\n\n", "a: a cost is NaN or minus infinity"),

@@ -229,7 +229,7 @@ def test_loops_of_chain_models_have_pdfs_of_their_own(tmp_path, content):
         ("5 0 3 2", "6 0 3 2", "state 0 of phone 6"),
         ("5 0 3 2", "5 2 3 2", "state 2 of phone 5"),
         ("<State> 1", "<State> 2", "not numbered in order"),
-        (" -0.69 ]", " ]", "its numbers of probabilities and"),
+        (" -0.69 ]", " ]", "the number of its probabilities"),
         ("<Tuples> 2", "<Tuples> 3", "invalid literal"),
         ("</Tuples>", "</Tuples> ] <", "instead of <LogProbs>"),
         ("</LogProbs>\n</TransitionModel>\n", "", "truncated"),
@@ -359,7 +359,7 @@ def test_unknown_phones_are_an_error(tmp_path):
     _, (tree, model, phones) = write_model_files(tmp_path, Topology(MODEL_PHONES))
     text = phones.read_text()
     phones.write_text(text.replace("A_E 4\n", ""))
-    with pytest.raises(KaldiModelError, match="has no phone 4"):
+    with pytest.raises(KaldiModelError, match="has no phone with the id 4"):
         read_senones(tree, model, phones)
     phones.write_text(text.replace("SIL 1\n", "sil 1\n"))
     with pytest.raises(KaldiModelError, match="has no phone SIL"):

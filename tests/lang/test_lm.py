@@ -101,7 +101,7 @@ def test_an_arpa_file_without_words_of_the_vocabulary_is_refused(tmp_path):
     for word in "ABC":
         text = re.sub(rf"(?<=[\t ]){word}(?=[\t \n])", word.lower(), text)
     arpa.write_text(text)
-    with pytest.raises(ArpaError, match=r"none of its words, such as 'c'.*such as 'C': spell both"):
+    with pytest.raises(ArpaError, match=r"none of its words, such as 'c'.*such as 'C'. Use the"):
         prepare_lm(NgramConfig(arpa=arpa), TEXTS, {"A", "B", "C"}, tmp_path / "two")
 
 

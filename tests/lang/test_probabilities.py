@@ -64,14 +64,14 @@ def test_renamed():
 @pytest.mark.parametrize(
     ("name", "line", "message"),
     [
-        ("lexiconp_silprob.txt", "A 1 0.2 1 1", r"txt:1: not `word probability"),
+        ("lexiconp_silprob.txt", "A 1 0.2 1 1", r"txt:1: the line is not `word"),
         ("lexiconp_silprob.txt", "A 1.5 0.2 1 1 a", r"txt:1: '1.5' is not a probability \(above"),
         ("lexiconp_silprob.txt", "A 1 1.0 1 1 a", "'1.0' is not a probability between 0 and 1"),
         ("lexiconp_silprob.txt", "A 1 0.5 0 1 a", "'0' is not a factor above 0"),
         ("lexiconp_silprob.txt", "A 1 0.5 1 inf a", "'inf' is not a factor above 0"),
-        ("silprob.txt", "<s> 0.5 0.5", r"silprob.txt:1: not one of <s>, </s>_s"),
+        ("silprob.txt", "<s> 0.5 0.5", r"silprob.txt:1: the line is not one of <s>, </s>_s"),
         ("silprob.txt", "<s> 0", "'0' is not a probability between"),
-        ("silprob.txt", "<s> 0.5", "there is no line '</s>_s'"),
+        ("silprob.txt", "<s> 0.5", "no line begins with '</s>_s'"),
     ],
 )
 def test_errors_name_file_and_line(tmp_path, name, line, message):

@@ -73,8 +73,8 @@ def test_missing_audio_fails_only_its_records(lake, tmp_path):
     assert all(isinstance(content, FetchError) for content in contents.values())
     assert {name: str(content) for name, content in contents.items()} == {
         "gone": "none.tar: no such object",
-        "cut": "a.tar: ends before byte 3010",
-        "beyond": "a.tar: ends before byte 3520",
+        "cut": "a.tar: the file ends before byte 3010, where the utterance ends",
+        "beyond": "a.tar: the file ends before byte 3520, where the utterance ends",
         "lost": "none.wav: no such object",
     }
 

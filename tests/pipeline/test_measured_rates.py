@@ -68,7 +68,7 @@ def test_two_very_different_partitions_give_no_upper_bound(tmp_path):
     out = tmp_path / "rates.json"
     result = CliRunner().invoke(pipeline, ["rates", str(tmp_path), "--out", str(out)])
     assert result.exit_code == 0, result.output
-    assert "to any) h per core-hour, 2 h in 2 partitions" in result.output
+    assert "to any) h of audio per core-hour, measured on 2 h in 2 partitions" in result.output
     assert Rates.load(out).steps["stats"].high is None
 
 

@@ -86,7 +86,7 @@ def test_json_keeps_every_bit_and_the_normaliser_is_the_recipes(tmp_path):
 
 
 def test_invalid_statistics_are_errors():
-    with pytest.raises(NormaliserStatsError, match="no sums"):
+    with pytest.raises(NormaliserStatsError, match="no statistics"):
         merge([])
     with pytest.raises(NormaliserStatsError, match="no frames"):
         NormaliserStats.empty(4).normaliser()

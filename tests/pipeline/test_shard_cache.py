@@ -198,7 +198,7 @@ def test_damaged_and_missing_objects_are_named(url, tmp_path):
     stored.prefetch([1])
     with pytest.raises(ObjectError, match=r"targets.000001.tar: .*digest"):
         list(TeacherShards(stored).read(1))
-    with pytest.raises(ValueError, match="names no lattices"):
+    with pytest.raises(ValueError, match="contains no lattices"):
         stored.open("lattices", 1)
     stored.close()  # other objects of the shard are still being fetched
     assert not [name for name in os.listdir(tmp_path) if name.startswith("tmp")]

@@ -67,7 +67,7 @@ def test_the_setting_selects_other_systems(run):
     run.config.neural_systems = ("lstm", "mono")
     assert names(run) == ["mono", "lstm"]
     run.config.neural_systems = ("lstm", "chain")
-    with pytest.raises(ToolkitError, match=r"names chain, which .* mono, sat, lstm, blstm"):
+    with pytest.raises(ToolkitError, match=r"contains chain, which .* mono, sat, lstm, blstm"):
         neural_systems(run, SYSTEMS)
 
 

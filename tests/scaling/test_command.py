@@ -266,5 +266,5 @@ def test_impossible_batches_are_refused(options, message, tmp_path):
 def test_a_batch_of_more_than_all_frames_is_refused():
     task = FrameTask(*synthetic_frames(SyntheticConfig(frames=256, valid_frames=20)), hidden=(8,))
     study = Frontier(first=256, largest=768, epochs=2, seeds=1)
-    with pytest.raises(ToolkitError, match="768, is more than the 512 frames"):
+    with pytest.raises(ToolkitError, match="768 frames, more than the 512 frames"):
         list(study.trained(task, print))

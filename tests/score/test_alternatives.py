@@ -27,13 +27,13 @@ def test_transcripts_are_parsed_as_in_sclite(text, expected):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{ a / b", "without its }"),
-        ("a } b", "without a counterpart"),
+        ("{ a / b", "has no matching }"),
+        ("a } b", "has no counterpart"),
         ("a{ b }", "inside the word 'a{'"),
         ("{ a{ b } }", "inside the word 'a'"),
-        ("x { }", "braces without a word"),
-        ("{ / }", "braces without a word"),
-        ("{ a } }", "without a counterpart"),
+        ("x { }", "braces contain no word"),
+        ("{ / }", "braces contain no word"),
+        ("{ a } }", "has no counterpart"),
         ("{ " * 20000 + "a" + " }" * 20000, "more than 50 deep"),
     ],
 )

@@ -137,8 +137,8 @@ def test_systems_on_empty_references_have_no_interval():
     [
         (score(REFS, FIRST), score(REFS, SECOND, "char"), "in the unit word, the other in char"),
         (score(REFS, FIRST), score({"u1": "the cat"}, SECOND), "3 utterances .* 1 for the other"),
-        (score(REFS, FIRST), score({**REFS, "u3": "aloud"}, SECOND), "different references: 'u3'"),
-        (score(REFS, FIRST), score(REFS, SECOND, "word", SPEAKERS), "different references: 'u1'"),
+        (score(REFS, FIRST), score({**REFS, "u3": "aloud"}, SECOND), "different references.* 'u3'"),
+        (score(REFS, FIRST), score(REFS, SECOND, "word", SPEAKERS), "different references.* 'u1'"),
     ],
 )
 def test_only_the_same_references_can_be_compared(first, second, message):
@@ -189,7 +189,7 @@ def test_systems_may_take_different_alternatives_of_a_reference():
     rescored = score(
         {**refs, "u0": "{ a b / z } d"}, {id: "c d" for id in refs}, aligner=nist_aligner(Grammar())
     )
-    with pytest.raises(ToolkitError, match="scored against different references: 'u0'"):
+    with pytest.raises(ToolkitError, match=r"scored against different references, .* 'u0'"):
         compare(sides[0], rescored)
 
 

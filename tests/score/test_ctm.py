@@ -43,7 +43,7 @@ def test_lines_of_sclites_ctm_format_are_read(read):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("r A 1 2\n", r"x.ctm:1: 4 fields"),
+        ("r A 1 2\n", r"x.ctm:1: the line has 4 fields"),
         ("r A one 2 a\n", "start 'one' is neither"),
         ("r A 1 inf a\n", "duration 'inf' is neither"),
         ("r A -1 2 a\n", "start -1 must not be negative"),

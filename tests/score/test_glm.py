@@ -107,11 +107,11 @@ def test_the_settings_of_a_glm_are_applied(glm):
 @pytest.mark.parametrize(
     ("rules", "text", "message"),
     [
-        (";;\nA B\n", "", "x.glm:2: no => in the rule 'A B'"),
-        ("cat => feline\n", "", "x.glm:1: .* put a line with `;;` above it"),
-        ("[A] => [B]\n[C] => [D]\n", "", "x.glm:1: .* put a line with `;;` above it"),
-        ("r1 A 0.1 0.2 word\n", "", "x.glm:1: .* put a line with `;;` above it"),
-        (";;\n* NAME\n", "", "x.glm:2: a setting without a value"),
+        (";;\nA B\n", "", "x.glm:2: the rule 'A B' contains no `=>`"),
+        ("cat => feline\n", "", "x.glm:1: .* put a line with `;;` above this line"),
+        ("[A] => [B]\n[C] => [D]\n", "", "x.glm:1: .* put a line with `;;` above this line"),
+        ("r1 A 0.1 0.2 word\n", "", "x.glm:1: .* put a line with `;;` above this line"),
+        (";;\n* NAME\n", "", "x.glm:2: the setting has no value"),
         ("", "", "there is no rule"),
         (RULES, "(a", "do not match"),
         (RULES, "((a))", "or are nested"),

@@ -65,7 +65,7 @@ def test_an_stm_needs_a_ctm_and_errors_name_files(files):
     with pytest.raises(ToolkitError, match=r"ref: the reference .*x\.stm is an STM file"):
         InputReader().read(files / "x.stm", files / "ref")
     (files / "x.stm").write_text("r 1 ann 0\n")
-    with pytest.raises(ToolkitError, match=r"x\.stm:1: 4 fields"):
+    with pytest.raises(ToolkitError, match=r"x\.stm:1: the line has 4 fields"):
         InputReader().read(files / "x.stm", files / "x.ctm")
     (files / "x.stm").write_text("\n")
     with pytest.raises(ToolkitError, match=r"x\.stm, .*x\.ctm: the STM file has no segment"):

@@ -21,7 +21,7 @@ def test_an_stm_is_parsed_line_by_line(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("r1 A ann 0.5", "x.stm:2: 4 fields"),
+        ("r1 A ann 0.5", "x.stm:2: the line has 4 fields"),
         ("r1 A ann zero 1 a", "x.stm:2: 'zero' is not a number of seconds"),
         ("r1 A ann -1 1 a", "'-1' is not a number of seconds"),
         ("r1 A ann 0 inf a", "'inf' is not"),
@@ -42,7 +42,7 @@ def test_a_trn_file_survives_writing_and_reading(tmp_path):
     for id in ("a b", "a(b", "", "a)"):
         with pytest.raises(ToolkitError, match="rename the utterance"):
             write_trn({id: "x"}, tmp_path / "y.trn")
-    with pytest.raises(ToolkitError, match="'u3': a trn line cannot begin with ;;"):
+    with pytest.raises(ToolkitError, match="'u3': its text begins with ;;"):
         write_trn({"u3": " ;; x"}, tmp_path / "y.trn")
 
 

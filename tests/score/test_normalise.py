@@ -158,3 +158,10 @@ def test_a_dropped_text_must_be_one_word(word):
     with pytest.raises(ToolkitError, match=r"not one word to drop.*FROM WORDS =>"):
         ScoringFilter(drop=["uh", word])
     assert ScoringFilter(drop=[" uh "])("so Uh yes") == "so yes"
+
+
+@pytest.mark.parametrize("rules", ["none", "case", "basic"])
+def test_hyphens_are_removed_before_the_rules(rules):
+    normalise = ScoringFilter(rules, drop_hyphens=True)
+    assert normalise("an e-mail - re-sent --") == "an email resent"
+    assert normalise.name.endswith(" without hyphens")

@@ -48,8 +48,8 @@ def test_format_can_be_forced(write):
 @pytest.mark.parametrize(
     ("content", "form", "line", "message"),
     [
-        ("u1 A\nu2 B\nu1 C\n", "auto", 3, "'u1' occurred on line 1"),
-        ("A (u1)\nB (u1)\n", "auto", 2, "'u1' occurred on line 1"),
+        ("u1 A\nu2 B\nu1 C\n", "auto", 3, "'u1' already occurred on line 1"),
+        ("A (u1)\nB (u1)\n", "auto", 2, "'u1' already occurred on line 1"),
         ("A (u1)\nB u2\n", "trn", 2, "in parentheses"),
         ("u1 A\n B C\n", "text", 2, "white space instead of an utterance id"),
         (b"u1 A\nu2 \xff\n", "auto", 2, r"not UTF-8: `u2 \\xff`"),
@@ -81,7 +81,7 @@ def test_lines_that_are_not_utf8_can_be_left_out(write, content, texts, faulty):
 
 def test_too_many_lines_that_are_not_utf8_are_refused(write):
     path = write("u1 Tür\n".encode("cp1252"))
-    with pytest.raises(ToolkitError, match=r":1: 1 of 1 lines are not UTF-8, first .*iconv"):
+    with pytest.raises(ToolkitError, match=r":1: 1 of 1 lines are not UTF-8. The first is .*iconv"):
         read_transcripts(path, leave_out_faulty=True)
 
 
@@ -150,7 +150,7 @@ def test_ids_of_a_folder_of_texts_have_no_white_space(tmp_path):
     (tmp_path / "a b.txt").write_text("X\n")
     assert list(read_transcripts(tmp_path).texts) == ["a_b"]
     (tmp_path / "a_b.txt").write_text("Z\n")
-    with pytest.raises(ToolkitError, match=r"a_b\.txt: another text has the id 'a_b'"):
+    with pytest.raises(ToolkitError, match=r"a_b\.txt: another text has the same id 'a_b'"):
         read_transcripts(tmp_path)
 
 
@@ -171,14 +171,14 @@ def test_librispeechs_folders_have_a_line_for_each_utterance(tmp_path):
     transcripts = read_transcripts(tmp_path)
     assert transcripts.texts == {"84-121-0000": "GO ON", "84-121-0001": "WE WILL"}
     (tmp_path / "b.trans.txt").write_text("84-121-0001 AGAIN\n")
-    with pytest.raises(TranscriptError, match="'84-121-0001' has two different texts"):
+    with pytest.raises(TranscriptError, match="'84-121-0001' already has a text"):
         read_transcripts(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("x.TextGrid", "a TextGrid is not read here: .* STM or CTM"),
+        ("x.TextGrid", "a TextGrid is not read by this command: .* STM or CTM"),
         ("x.srt", "a file of subtitles is not read"),
         ("x.vtt.gz", "a file of subtitles is not read"),
         ("x.csv.gz", "is a table"),

@@ -60,7 +60,7 @@ def test_a_speaker_without_a_name_is_none(write, speaker):
         ("x.json", [{"text": "a"}], "x.json: record 1: the record has no `id`"),
         ("x.json", {"u1": 3}, "x.json: 'u1': a record must be a mapping"),
         ("x.json", [{"id": "u", "text": "a"}] * 2, "record 2: the id 'u' occurs a second time"),
-        ("x.json", [{"id": "u", "supervisions": 3}], "supervisions are not a list of records"),
+        ("x.json", [{"id": "u", "supervisions": 3}], "supervisions of 'u' are not a list"),
         ("x.jsonl", '{"id": "u", "text": "a"}\n{"id"', "x.jsonl:2: not JSON"),
         ("x.json", "[" * 100_000, "not JSON"),
     ],
@@ -140,12 +140,12 @@ def test_a_folder_of_json_has_a_recording_per_file(write, tmp_path):
     )
     write("c.json", {"u1": "a", "u2": "b"})
     with pytest.raises(
-        ToolkitError, match=r"c.json has 2 transcripts: each file in a folder needs exactly one"
+        ToolkitError, match=r"c.json has 2 transcripts, but each .* must have exactly one"
     ):
         read_transcripts(tmp_path)
     (tmp_path / "c.json").unlink()
     write("one/a_1.json", WHISPER)
-    with pytest.raises(ToolkitError, match="another text has the id 'one/a_1': rename one"):
+    with pytest.raises(ToolkitError, match="another text has the same id 'one/a_1': rename one"):
         read_transcripts(tmp_path)
 
 
@@ -213,7 +213,7 @@ def test_parts_are_the_text_where_it_is_not_given(write, content):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"u1": "a", "u1": "b"}', "x.json: 'u1' occurs a second time"),
+        ('{"u1": "a", "u1": "b"}', "x.json: the key 'u1' occurs twice"),
         ('{"id": "u1", "text": "a", "pred_text": null}', "'u1' has no `pred_text`"),
         ('{"segments": [{"text": "a"}, {}]}', "'x' has no `text`"),
     ],

@@ -49,7 +49,7 @@ def test_words_end_only_at_ascii_space(write):
         ("a:\thyp=['A'", "recogs.*:1: .* is not a list of words"),
         ("a:\thyp=[__import__('os').getcwd()]", "recogs.*:1: .* is not a list of words"),
         ("a:\thyp=[1]", "recogs.*:1: .* is not a list of words"),
-        ("a:\thyp=['A']\na:\thyp=['A']", "recogs.*:2: 'a' has a second hyp"),
+        ("a:\thyp=['A']\na:\thyp=['A']", "recogs.*:2: 'a' has a second line `hyp=`"),
         ("a hyp=['A']", "recogs.*:1: neither"),
     ],
 )

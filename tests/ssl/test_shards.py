@@ -73,10 +73,10 @@ def test_faults_name_the_shard_and_the_utterance(synthetic, tmp_path, truncate):
     assert list(TeacherShards(copy).read(0))
     manifest = json.loads((copy / "targets.json").read_text())
     (copy / "targets.json").write_text(json.dumps(manifest | {"offset": 2, "senones": 6}))
-    with pytest.raises(TargetError, match=r"u\d+: targets of \d+ frames do not fit \d+ raw frames"):
+    with pytest.raises(TargetError, match=r"u\d+: the \d+ frames .* match the \d+ raw frames"):
         list(TeacherShards(copy).read(0))
     (copy / "targets.json").write_text(json.dumps(manifest | {"senones": 2}))
-    with pytest.raises(TargetError, match=r"u000: targets have senone \d, but there are only 2"):
+    with pytest.raises(TargetError, match=r"u000: the targets contain senone \d, but .* only 2"):
         list(TeacherShards(copy).read(0))
     with tarfile.open(copy / "shards/targets.000002.tar", "w") as tar:  # of another kind
         for name in synthetic.store.shards[2]:
@@ -86,7 +86,7 @@ def test_faults_name_the_shard_and_the_utterance(synthetic, tmp_path, truncate):
                 member = tarfile.TarInfo(f"{name}.{suffix}")
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
-    with pytest.raises(TargetError, match=r"shard 2 of .*float32 \(3, 4\) holds no targets"):
+    with pytest.raises(TargetError, match=r"shard 2 of .*float32 and shape \(3, 4\) cannot"):
         list(TeacherShards(copy).read(2))
     (copy / "features.json").unlink()
     with pytest.raises(TargetError, match="features with targets"):

@@ -208,7 +208,8 @@ def test_list_and_dry_run_exclude_each_other(sample):
 
 def test_the_last_runs_settings_are_recalled_when_they_differ(sample):
     sample.main("--set", "train.epochs=3", "--set", "lang.extra=a b")
-    note = "note: the last run in {} had --set train.epochs=3 --set 'lang.extra=a b'\n"
+    options = "--set train.epochs=3 --set 'lang.extra=a b'"
+    note = f"note: the last run in {{}} had different options: {options}\n"
     assert note.format(sample.exp) in sample.main("--list").output
     assert "note:" not in sample.main("--set", "train.epochs=3", "--set", "lang.extra=a b").output
     assert (
@@ -216,7 +217,7 @@ def test_the_last_runs_settings_are_recalled_when_they_differ(sample):
         not in sample.main("--list", "--set", "train.epochs=3", "--set", "lang.extra=a b").output
     )
     listing = sample.main("--profile", "long", "--exp", sample.exp, "--list").output
-    assert "had --profile demo --set train.epochs=3" in listing
+    assert "had different options: --profile demo --set train.epochs=3" in listing
 
 
 def test_a_directory_of_another_recipe_is_refused(sample):

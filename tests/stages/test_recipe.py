@@ -17,9 +17,9 @@ def test_stages_are_declared_in_ascending_order(tmp_path):
     assert recipe.stages[0].function is function
     recipe.stage(5, "five")(lambda run: None)
     for number in (5, 3):
-        with pytest.raises(ValueError, match="numbered upwards"):
+        with pytest.raises(ValueError, match="greater than that of the stage before"):
             recipe.stage(number, "again")(lambda run: None)
-    with pytest.raises(ValueError, match="numbered upwards"):
+    with pytest.raises(ValueError, match="must be at least 0"):
         Recipe("r", tmp_path / "run.py", {}).stage(-1, "minus")(lambda run: None)
 
 

@@ -223,7 +223,7 @@ def test_too_many_exclusions_stop_the_training(toy, tmp_path):
     stores = toy(0)
     for name in list(stores.alignments.targets)[::2]:
         del stores.alignments.targets[name]
-    with pytest.raises(TrainingDataError, match="cannot be trained on"):
+    with pytest.raises(TrainingDataError, match="cannot be used for training"):
         train(stores, tmp_path)
     assert len((tmp_path / "excluded.tsv").read_text().splitlines()) == 30
 

@@ -39,11 +39,11 @@ def test_auto_on_a_processor(monkeypatch):
 def test_parallel_methods_get_unscaled_gradients(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
     config = TrainerConfig(amp="fp16", parallel=ParallelConfig("gtc"))
-    with pytest.raises(TrainingError, match="use method=ssgd"):
+    with pytest.raises(TrainingError, match="use `method=ssgd`"):
         Precision(config, GPU, 2)
     assert Precision(config, GPU, 1).name == "fp16"
     # Where a process skips a step that others take, these wait for it.
-    with pytest.raises(TrainingError, match="use method=ssgd"):
+    with pytest.raises(TrainingError, match="use `method=ssgd`"):
         Precision(replace(config, parallel=ParallelConfig("scpsgd")), GPU, 2)
     assert Precision(replace(config, amp="auto"), GPU, 2).name == "fp32"
     assert Precision(replace(config, parallel=ParallelConfig("ssgd")), GPU, 2).name == "fp16"

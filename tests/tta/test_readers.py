@@ -56,7 +56,7 @@ def test_readers_stay_below_the_limit_and_the_memory():
     assert tune(machine_with(rates), 8, 64, 8, 100).readers == 8
     by_readers = machine_with(rates, lambda readers, batch: 30 * readers)
     assert tune(by_readers, 8, 64, 8, 100).readers == 2
-    with pytest.raises(ToolkitError, match="batches of 8 do not fit"):
+    with pytest.raises(ToolkitError, match="batches of 8 utterances do not fit"):
         tune(machine_with({}), 8, 4, 8, 100)
 
 

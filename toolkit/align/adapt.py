@@ -112,7 +112,11 @@ def refined(
         ).float()
         gains, frames = gains + gain * beta, frames + beta
     mean = gains / max(frames, 1)
-    logger.info("fMLLR: %d speakers, %.3f nats per frame gained", len(estimates), mean)
+    logger.info(
+        "fMLLR of %d speakers: mean log-likelihood gain of %.3f nats per frame",
+        len(estimates),
+        mean,
+    )
     return transforms
 
 

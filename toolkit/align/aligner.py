@@ -131,8 +131,8 @@ def find_bundle(model: Path) -> Path:
         if (folder / SETTINGS).is_file():
             return folder
     raise AlignerError(
-        f"{model} has no aligner: there is no {SETTINGS} in it or in {model / 'aligner'}. A "
-        "recipe's last stage writes an aligner to exp/<profile>/final/aligner"
+        f"{model} has no aligner: there is no {SETTINGS} in this folder or in {model / 'aligner'}. "
+        "A recipe's last stage writes an aligner to exp/<profile>/final/aligner"
     )
 
 
@@ -294,8 +294,9 @@ class GmmAligner:
             # If the files come from different runs, the dimensions may differ.
             if system.cepstra != frontend.dimension:
                 raise AlignerError(
-                    f"{bundle / SETTINGS}: the front end has {frontend.dimension} cepstra, but "
-                    f"{folder} models {system.cepstra:g}: restore the bundle or make it again"
+                    f"{bundle / SETTINGS}: the front end computes {frontend.dimension} cepstra, "
+                    f"but the models in {folder} need {system.cepstra:g}: restore the bundle or "
+                    "make it again"
                 )
         self._lang = lang
         self._silence = self._system.senones.topology.silence

@@ -59,8 +59,8 @@ class LongConfig(Settings):
         """Check that the window lengths are consistent."""
         if not 2 * self.margin < self.window <= self.longest:
             raise ValueError(
-                f"need 2 * margin < window <= longest, not {self.margin}, {self.window} and"
-                f" {self.longest}"
+                f"`margin` is {self.margin}, `window` is {self.window} and `longest` is"
+                f" {self.longest}, but they must satisfy 2 * margin < window <= longest"
             )
 
 
@@ -89,7 +89,7 @@ class EmConfig(Settings):
         """Check that the last Gaussian split lies within the iterations."""
         if self.grow_until > self.iterations:
             raise ValueError(
-                f"`grow_until` is {self.grow_until} but must be at most `iterations`, "
+                f"`grow_until` is {self.grow_until} but must be at most `iterations`, which is "
                 f"{self.iterations}"
             )
 

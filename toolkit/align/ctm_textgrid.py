@@ -81,10 +81,12 @@ def ctm_lines(utterance: str, channel: str, tokens: Iterable[TimedToken]) -> Ite
             )
         if utterance.startswith(";;"):
             raise CtmError(
-                f"{utterance}: a CTM line with this id would be a comment: rename the utterance"
+                f"{utterance}: CTM lines that begin with `;;` are comments: rename the utterance"
             )
         if not 0 <= token.start_s <= token.end_s < math.inf:
-            raise CtmError(f"{utterance}: {token}: times must be finite, in order and not negative")
+            raise CtmError(
+                f"{utterance}: the times of {token} must be finite, in order and not negative"
+            )
         # Round both ends, not the duration: neighbours that touch keep touching.
         start, end = round(1000 * token.start_s), round(1000 * token.end_s)
         confidence = "" if token.confidence is None else f" {token.confidence:.4f}"
@@ -124,8 +126,8 @@ def _parse_ctm_line(fields: list[str]) -> CtmEntry:
     """Make an entry from the fields of a CTM line."""
     if len(fields) not in (5, 6):
         raise ValueError(
-            f"{len(fields)} fields, but a CTM line is: utterance channel start duration token "
-            "[confidence]"
+            f"{len(fields)} fields, but a CTM line has these: utterance channel start duration "
+            "token [confidence]"
         )
     start, duration = _parse_number("start", fields[2]), _parse_number("duration", fields[3])
     if start < 0 or duration < 0:

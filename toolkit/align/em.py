@@ -328,7 +328,9 @@ def train_em(
         if iteration in config.realign:
             failed = data.realign(system)
             require_aligned(data, failed, config.max_failed)
-            logger.info("%s, iteration %d: %d utterances unaligned", name, iteration, len(failed))
+            logger.info(
+                "%s, iteration %d: %d utterances could not be aligned", name, iteration, len(failed)
+            )
         system = update(iteration, system)
         # E step over all partitions: Gaussian posteriors at the aligned pdf of each frame.
         statistics = data.accumulate(accumulate_gmm, system=system)

@@ -145,8 +145,8 @@ def check_phones(folder: Path, lang: Lang, senones: Senones) -> None:
         difference = f"only one has {only_one_has}" if only_one_has else "they are in another order"
         raise GraphMismatchError(
             f"{folder / 'phones.txt'} has {len(listed)} phones, but topology.json of the acoustic "
-            f"model has {len(modelled)} ({difference}). They come from different runs; "
-            "restore the files or write them again"
+            f"model has {len(modelled)} ({difference}). The two files come from different runs: "
+            "restore them or write them again"
         )
 
 

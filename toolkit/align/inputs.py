@@ -145,8 +145,8 @@ def read_inputs(
     one_speaker = speakers is None and len({r.speaker for r in recordings}) == 1
     if by_speaker and one_speaker and len(recordings) >= MANY:
         logger.warning(
-            "all %d recordings are in one folder and count as one speaker. If there are several "
-            "speakers, name them with --speakers: the models adapt to each speaker",
+            "all %d recordings are in one folder and are treated as one speaker. The models adapt "
+            "to each speaker: if there are several, give a list of speakers with --speakers",
             len(recordings),
         )
     return sorted(recordings, key=lambda recording: recording.utterance)
@@ -206,7 +206,10 @@ def _texts(source: Path) -> tuple[dict[str, str], dict[str, str]]:
             if path.suffix.lower() in TEXT:
                 name = path.relative_to(source).with_suffix("").as_posix()
                 if name in texts:
-                    raise InputError(f"{source}: two transcripts are called {name}")
+                    raise InputError(
+                        f"{source} contains two transcripts called {name}, with different "
+                        "suffixes: delete one of them"
+                    )
                 texts[name], fault = _text_of_file(path)
                 if fault:
                     faults[name] = fault
@@ -220,7 +223,9 @@ def _texts(source: Path) -> tuple[dict[str, str], dict[str, str]]:
     else:
         raise InputError(f"{source}: no such file or folder")
     if not texts:
-        raise InputError(f"{source} contains no transcripts. A folder needs .txt or .lab files")
+        raise InputError(
+            f"{source} contains no transcripts. A folder must contain .txt or .lab files"
+        )
     return texts, faults
 
 
@@ -267,7 +272,7 @@ def _pairs(path: Path) -> tuple[dict[str, str], dict[str, str]]:
             continue
         name = printable(name)
         if name in pairs:
-            raise InputError(f"{path}:{number}: a second line for {name}")
+            raise InputError(f"{path}:{number} is a second line for {name}: delete one of them")
         pairs[name] = text
         if is_faulty(line):
             pairs[name] = ""

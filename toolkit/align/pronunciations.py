@@ -40,8 +40,8 @@ def count_pronunciations(
         matched = match_words(phones, transcripts[utterance], lang)
         if matched is None:
             raise OtherLexiconError(
-                f"{utterance}: the phones of its alignment in {alignments} differ from those of "
-                "its transcript. Align it again with this lexicon"
+                f"{utterance}: the phones of the alignment in {alignments} differ from the "
+                "lexicon's phones for the transcript. Align it again with this lexicon"
             )
         counts.add(*matched)
     return counts

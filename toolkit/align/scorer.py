@@ -61,7 +61,7 @@ class GmmScorer:
         modelled, stored = system.cepstra, system.features.store.dimension
         if stored != modelled:
             raise GmmFeaturesError(
-                f"{self.features} has {stored:g} values per frame, but {self.model} models "
+                f"{self.features} has {stored:g} values per frame, but {self.model} was trained on "
                 f"{modelled:g}: give the cepstra of the same run, such as plp/dev"
             )
         if self.transforms is None:
@@ -71,9 +71,9 @@ class GmmScorer:
             # W = [A b], applied as A x + b.
             if transform.shape != (dimension, dimension + 1):
                 raise GmmFeaturesError(
-                    f"{self.transforms}: the transform of {speaker} is {list(transform.shape)}, "
-                    f"but {self.model} models {dimension} dimensions: estimate the transforms "
-                    "again"
+                    f"{self.transforms}: the transform of {speaker} has the shape "
+                    f"{list(transform.shape)}, but the features of {self.model} have {dimension} "
+                    "dimensions: estimate the transforms again"
                 )
         return system.adapted(transforms)
 

@@ -59,7 +59,9 @@ class AlignmentStore(ShardStore[Tensor]):
         if utterance in self:
             return super()._path(utterance)
         if not any(self._folder.glob(field_file("ali", None))):
-            raise MissingAlignmentError(f"{self._folder} has no ali.*.tar; align again")
+            raise MissingAlignmentError(
+                f"{self._folder} contains no alignments (ali.*.tar): run the alignment again"
+            )
         raise MissingAlignmentError(
             f"{utterance} has no alignment in {self._folder}; see table.tsv there for the reason"
         )

@@ -195,7 +195,7 @@ def _lda(data: TrainingData, senones: Senones, cepstra: Path, config: LdaMlltCon
 def _with_mllt(data: TrainingData, system: GmmSystem) -> GmmSystem:
     """Rotate the features so that the Gaussians' covariances become more diagonal."""
     matrix, gain = estimate_mllt(data.accumulate(accumulate_mllt, system=system))
-    logger.info("MLLT: %.3f nats per frame gained", gain)
+    logger.info("MLLT raised the log-likelihood by %.3f nats per frame", gain)
     # With the MLLT matrix M and the projection P, features P x become M P x, and means m become M
     # m.
     projection = matrix @ system.features.frontend.projection.double()

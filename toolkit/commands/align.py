@@ -12,14 +12,17 @@ from toolkit.config.click_types import FILE, FOLDER, TEXT_IN
     "--model", type=FILE, required=True, help="A model bundle: the final/ folder of a run."
 )
 @click.option(
-    "--audio-dir", type=FILE, required=True, help="A folder of audio files, searched at any depth."
+    "--audio-dir",
+    type=FILE,
+    required=True,
+    help="A folder of audio files. Its subfolders are searched too.",
 )
 @click.option(
     "--text",
     type=TEXT_IN,
     required=True,
     help="Transcripts: a file with lines `name words ...`, or a folder of .txt or .lab files that "
-    "are named like the audio files; - is standard input.",
+    "are named like the audio files. Use - to read the lines from standard input.",
 )
 @click.option("--out", type=FOLDER, required=True, help="The folder to write.")
 @click.option(
@@ -54,12 +57,12 @@ def align(
 
     Finds the times of words and phones. Writes words.ctm and phones.ctm (with confidences),
     textgrid/NAME.TextGrid and table.tsv (the outcome of each file) to the folder --out. Files may
-    have any length. In transcripts a name is a file's path below --audio-dir without suffix, or its
-    file name without folder and suffix. If a file cannot be aligned, the command prints the reason
-    on standard error, aligns the other files, and exits with status 1.
+    have any length. Each `name` in the transcripts is the path of an audio file below --audio-dir
+    without suffix, or only its file name without suffix. If a file cannot be aligned, the command
+    prints the reason on standard error, aligns the other files, and exits with status 1.
 
-    A CTC network has no phones: the command writes the times of its output units, such as letters,
-    to units.ctm.
+    With a CTC network, which has no phones, the command writes the times of the network's output
+    units, such as letters, to units.ctm.
 
     \b
     Example:

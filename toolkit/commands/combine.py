@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--out", type=FOLDER, required=True, help="The folder to write: text and words.ctm.")
+@click.option("--out", type=FOLDER, required=True, help="Folder for the files text and words.ctm.")
 @click.option(
     "--weight",
     "weights",
@@ -58,10 +58,10 @@ def combine(
     All systems must have recognised the same recordings. Each of SYSTEMS is the folder of a decoded
     split, a CTM file or a file of transcripts. From a folder the command reads word_lattices/, or
     words.ctm if there are no lattices, or else text. It chooses the words with the fewest expected
-    errors under the weighted posteriors of all systems. It writes text to the folder --out and, if
-    all systems have word times, words.ctm with times and posteriors. A single system is decoded by
-    minimum Bayes risk. Tune on development data, then use the printed options for the test data.
-    --json prints the rule, the weights and, with --ref, the score.
+    errors under the weighted posteriors of all systems. It writes the file text to the folder --out
+    and, if all systems have word times, words.ctm with times and posteriors. For a single system,
+    this is minimum Bayes risk decoding. Use --tune on development data, and the options that it
+    prints on the test data. --json prints the rule, the weights and, with --ref, the score.
 
     \b
     Examples:

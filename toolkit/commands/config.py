@@ -12,13 +12,13 @@ from toolkit.config.click_types import AS_JSON, FILE
 
 @click.command()
 @AS_JSON
-@click.option("--profile", metavar="NAME", help="Profile of the recipe; default: its first one.")
+@click.option("--profile", metavar="NAME", help="Profile of the recipe; default: the first one.")
 @click.option(
     "--set",
     "overrides",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Change a setting, like --set of the recipe; may be repeated.",
+    help="Change a setting, as the recipe's own option --set does; may be repeated.",
 )
 @click.argument("recipe", type=FILE)
 @click.argument("key", required=False)

@@ -25,10 +25,10 @@ def ctc() -> None:
 def evaluate(run: Path, device: str | None) -> None:
     """Evaluate each epoch of CTC training.
 
-    The training runs on another machine, with train.states.evaluator=elsewhere. RUN_DIR is its run
-    directory, which must be accessible on this machine too. The command prints a line per epoch and
-    ends when the training ends. If the training is interrupted, the command waits until it
-    continues.
+    The training runs on another machine, with the setting train.states.evaluator=elsewhere. RUN_DIR
+    is the run directory of the training, which must be accessible on this machine too. The command
+    prints a line per epoch and ends when the training ends. If the training is interrupted, the
+    command waits until the training continues.
 
     \b
     Example:

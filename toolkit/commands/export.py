@@ -26,13 +26,14 @@ from toolkit.config.click_types import FILE, FOLDER
 def export(model: Path, form: str, out: Path) -> None:
     """Export an acoustic model to ONNX or TorchScript.
 
-    From a bundle of several systems, exports the CTC network. If there is none, exports the best
-    network that supports streaming. Writes the model (model.onnx or model.pt), metadata.json (its
-    inputs and outputs, front end, priors, output units) and normaliser.json to the folder --out.
-    For a network on the features of a GMM system, metadata.json has no front end. Unidirectional
-    models have their recurrent states as inputs and outputs, for streaming. The command compares
-    the exported model with the original on random input, as a whole and in pieces, and fails if
-    they differ. ONNX needs the package onnx and, for this comparison, onnxruntime.
+    From a bundle of several systems, exports the CTC network. If no system is a CTC network,
+    exports the best network that supports streaming. Writes the model (model.onnx or model.pt),
+    metadata.json (its inputs and outputs, front end, priors, output units) and normaliser.json to
+    the folder --out. If the network reads the features of a GMM system, metadata.json contains no
+    front end. For streaming, the recurrent states of a unidirectional model are additional inputs
+    and outputs. The command compares the exported model with the original on random input, as a
+    whole and in pieces, and fails if the outputs differ. Export to ONNX needs the package onnx, and
+    the comparison needs onnxruntime.
 
     \b
     Example:

@@ -19,10 +19,8 @@ def hmm() -> None:
 
 @hmm.command("show-tree")
 @click.argument("model", metavar="MODEL_OR_TREE", type=TEXT_IN)
-@click.option(
-    "--phone", required=True, help="A phone, or a base phone: AH stands for AH0, AH1, ..."
-)
-@click.option("--state", type=int, help="Only the tree of this HMM state, counted from 0.")
+@click.option("--phone", required=True, help="A phone, or a base phone: AH selects AH0, AH1, ...")
+@click.option("--state", type=int, help="Draw only the tree of this HMM state, counted from 0.")
 @click.option(
     "--dot", "dot_file", type=TEXT_OUT, help="Also write the tree to this file, for Graphviz."
 )
@@ -33,8 +31,8 @@ def show_tree(
     """Draw the decision tree of a phone.
 
     Prints each question with its gain in log-likelihood, the number of frames in each branch, and
-    the pdfs at the leaves. MODEL_OR_TREE is the folder of a GMM system or its tree.json. --json
-    prints the part of tree.json for the phone.
+    the pdfs at the leaves. MODEL_OR_TREE is the folder of a GMM system or its tree.json. With
+    --json, prints the part of tree.json for this phone.
 
     \b
     Example:

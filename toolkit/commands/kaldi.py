@@ -26,7 +26,8 @@ OUT = click.option("--out", type=FOLDER, required=True, help="The folder to writ
 PIPES = click.option(
     "--allow-pipes",
     is_flag=True,
-    help="Run the shell commands (`cmd |`) in an scp file. Use it only for files that you trust.",
+    help="Run the shell commands (`cmd |`) in an scp file. Use this option only for files that you "
+    "trust.",
 )
 
 
@@ -35,8 +36,9 @@ def kaldi() -> None:
     """Convert data to and from Kaldi's formats.
 
     The subcommands export and import data directories, lexicons, features, alignments, decoding
-    graphs and log-likelihoods. ARPA language models, CTM files and %WER lines are in Kaldi's format
-    already. Features need kaldi_native_io: pip install kaldi_native_io.
+    graphs and log-likelihoods. The toolkit's ARPA language models, CTM files and %WER lines have
+    Kaldi's format already. The export of archives and the import of binary features need the
+    package kaldi_native_io: pip install kaldi_native_io.
 
     \b
     Example:
@@ -84,16 +86,16 @@ def export_data(cuts: Path, excluded: Path | None, out: Path) -> None:
 @click.option(
     "--pipes",
     type=FOLDER,
-    help="Run the shell commands in wav.scp and write their audio to this folder. Use it only for "
-    "files that you trust.",
+    help="Run the shell commands in wav.scp and write their audio to this folder. Use this option "
+    "only for files that you trust.",
 )
 @MAP_PATH
 def import_data(folder: Path, out: Path, pipes: Path | None, map_paths: tuple[str, ...]) -> None:
     """Convert a Kaldi data directory to lhotse cuts.
 
-    An utterance with a fault becomes a cut that describes the fault; the data check of a recipe
-    reports it. Commands in wav.scp are run only if --pipes names a folder. The files of
-    `flac -c -d -s FILE |` and `sph2pipe -f wav -p FILE |` are read directly.
+    A faulty utterance becomes a cut that contains a description of its fault, which the data check
+    of a recipe reports. Commands in wav.scp are run only with --pipes. Instead of running
+    `flac -c -d -s FILE |` and `sph2pipe -f wav -p FILE |`, import-data reads FILE directly.
 
     \b
     Example:
@@ -106,7 +108,7 @@ def import_data(folder: Path, out: Path, pipes: Path | None, map_paths: tuple[st
     # `write_cuts` does not compress, but readers decompress every file of this suffix.
     if out.suffix == ".gz":
         raise click.UsageError(
-            f"--out {out}: cuts are not compressed: give a name ending in .jsonl"
+            f"--out {out}: this command does not compress the cuts. Give a name that ends in .jsonl"
         )
     cuts = read_kaldi_dir(folder, PipeRunner(pipes) if pipes else None, map_paths)
     number = write_cuts(cuts, out)
@@ -126,8 +128,8 @@ def export_lang(folder: Path, lm: Path | None, out: Path) -> None:
     """Write Kaldi's dict and lang directories.
 
     OUT/dict is the input of Kaldi's prepare_lang.sh: lexicon, phone sets and questions. OUT/lang
-    has all files that validate_lang.pl requires: phones.txt and words.txt with the toolkit's own
-    ids, phone sets, roots and questions, topo, L.fst, L_disambig.fst and, with --lm, G.fst.
+    contains all files that validate_lang.pl requires: phones.txt and words.txt with the toolkit's
+    own ids, phone sets, roots and questions, topo, L.fst, L_disambig.fst and, with --lm, G.fst.
 
     \b
     Example:
@@ -155,19 +157,19 @@ def export_lang(folder: Path, lm: Path | None, out: Path) -> None:
 @click.option(
     "--position-dependent",
     is_flag=True,
-    help="Add _B, _I, _E and _S to the phones of a dict directory.",
+    help="Add the position suffixes _B, _I, _E and _S to the phones of a dict directory.",
 )
 @click.option(
     "--as-given",
     is_flag=True,
-    help="Keep the letter case of words. By default words become upper case.",
+    help="Keep the letter case of words. By default, words are converted to upper case.",
 )
 @OUT
 def import_lang(folder: Path, position_dependent: bool, as_given: bool, out: Path) -> None:
     """Convert a Kaldi dict or lang directory.
 
-    FOLDER is the dict or lang directory. OUT becomes a lang folder like the one that a recipe's
-    language stage writes. Use its lexicon.txt as the setting lang.lexicon of a recipe.
+    FOLDER is the dict or lang directory. The command writes to OUT a lang folder like that of a
+    recipe's language stage. To use the lexicon in a recipe, set `lang.lexicon` to OUT/lexicon.txt.
 
     \b
     Example:
@@ -195,7 +197,7 @@ def import_lang(folder: Path, position_dependent: bool, as_given: bool, out: Pat
     "--features", type=FILE, required=True, help="Feature folder of a split, such as fbank/dev."
 )
 @click.option("--compress", is_flag=True, help="Store each value in one byte, with less precision.")
-@click.option("--text", is_flag=True, help="Write text archives, like copy-feats ark,t:.")
+@click.option("--text", is_flag=True, help="Write text archives, as copy-feats does with ark,t.")
 @OUT
 def export_features(features: Path, compress: bool, text: bool, out: Path) -> None:
     """Write features as Kaldi ark and scp files.
@@ -246,8 +248,9 @@ def import_features(
 ) -> None:
     """Convert Kaldi features to feature shards.
 
-    Recipes train on these shards. TABLE is feats.scp or an archive. An archive may be compressed or
-    text. The command rounds values to 16 bits and prints the largest rounding error.
+    Recipes train on these shards. TABLE is feats.scp or an archive. Its matrices may be compressed
+    by Kaldi or stored as text. The command rounds values to 16 bits and prints the largest rounding
+    error.
 
     \b
     Example:
@@ -320,8 +323,9 @@ def _two_columns(path: Path) -> dict[str, str]:
 def export_alignments(ali: Path, system: Path, out: Path) -> None:
     """Write alignments as integer vectors and as CTM.
 
-    The integers are numbers of the toolkit's HMM states, which states.tsv lists. They are not the
-    transition ids of a Kaldi model. phones.ctm contains the same alignments as phone times.
+    Each integer is the index of one of the toolkit's HMM states; states.tsv lists the states. The
+    integers are not the transition ids of a Kaldi model. phones.ctm contains the same alignments as
+    phone times.
 
     \b
     Example:
@@ -338,7 +342,7 @@ def export_alignments(ali: Path, system: Path, out: Path) -> None:
     "--system",
     type=FILE,
     required=True,
-    help="Folder of the GMM system with the HMM states of the alignments.",
+    help="Folder of the GMM system whose HMM states the alignments will refer to.",
 )
 @click.option(
     "--features", type=FILE, help="Feature folder of the aligned utterances; needed for a CTM."
@@ -350,12 +354,12 @@ def export_alignments(ali: Path, system: Path, out: Path) -> None:
 def import_alignments(
     table: Path, system: Path, features: Path | None, model: Path | None, out: Path
 ) -> None:
-    """Convert alignments to those of a GMM system.
+    """Convert alignments to the HMM states of a GMM system.
 
-    TABLE is one of these: ali.scp or an archive (it may be gzipped or text) from
-    export-alignments; with --model, an archive from Kaldi; or a CTM file of phones, named *.ctm, as
-    Kaldi's ali-to-phones --ctm-output and other aligners write it. The frames of each phone in a
-    CTM are divided evenly among its states.
+    TABLE may be ali.scp or an archive from export-alignments. With --model, it may be an archive of
+    alignments from Kaldi. Archives may be gzipped or text. TABLE may also be a CTM file of phones,
+    named *.ctm, as Kaldi's ali-to-phones --ctm-output and other aligners write it. The frames of
+    each phone in a CTM are divided evenly among the states of the phone.
 
     \b
     Example:
@@ -384,7 +388,9 @@ def import_alignments(
     store = FeatureStore(features)
     frames = {id: store.num_frames(id) for id in store.ids}
     done = import_phone_times(read_ctm(table), system, frames, out)
-    click.echo(f"{out}: {done} of {len(frames)} utterances; table.tsv has the outcome of each")
+    click.echo(
+        f"{out}: {done} of {len(frames)} utterances; table.tsv lists the outcome for each utterance"
+    )
 
 
 @kaldi.command()
@@ -403,7 +409,8 @@ def show(path: Path, key: str | None, count: int, as_json: bool) -> None:
 
     For an scp file or an archive of matrices or integers, lists the entries. For a data directory,
     lists the faults that Kaldi's validate_data_dir.sh would report; if there are any, the exit
-    status is 1. Notes name problems that this script accepts but other Kaldi programs may not.
+    status is 1. Problems that this script accepts, but other Kaldi programs may refuse, are printed
+    as notes.
 
     \b
     Example:
@@ -439,7 +446,7 @@ def show(path: Path, key: str | None, count: int, as_json: bool) -> None:
     "model",
     type=FILE,
     required=True,
-    help="Folder of a GMM system, or senones/ of a run for its neural networks.",
+    help="Folder of a GMM system. For the neural networks of a run, its folder senones/.",
 )
 @click.option(
     "--labels",
@@ -454,8 +461,8 @@ def show(path: Path, key: str | None, count: int, as_json: bool) -> None:
     type=Number(),
     default=0.0,
     show_default=True,
-    help="Word penalty, added to the score of each word: word_penalty in a decoded split's "
-    "tuned.json.",
+    help="Word penalty, which is added to the score of each word. Use word_penalty in the "
+    "tuned.json of a decoded split.",
 )
 @OUT
 def export_graph(
@@ -483,7 +490,7 @@ def export_graph(
     "--model",
     type=FILE,
     required=True,
-    help="Folder of a GMM system or neural network in its run directory.",
+    help="Folder of a GMM system or neural network, inside its run directory.",
 )
 @click.option(
     "--features",
@@ -498,9 +505,9 @@ def export_graph(
 def export_likelihoods(model: Path, features: Path, transforms: Path | None, out: Path) -> None:
     """Write log-likelihoods for Kaldi's decoders.
 
-    loglikes.ark has a matrix for each utterance of the split, with a row per frame and a column per
-    pdf, without an acoustic scale. Decode it with a program such as latgen-faster-mapped and the
-    graph from export-graph.
+    loglikes.ark contains a matrix for each utterance of the split, with a row per frame and a
+    column per pdf. The log-likelihoods are not scaled. Decode loglikes.ark with a program such as
+    latgen-faster-mapped and the graph from export-graph.
 
     \b
     Example:
@@ -516,8 +523,8 @@ def export_likelihoods(model: Path, features: Path, transforms: Path | None, out
         scorer = GmmScorer(model, features, transforms)
     elif transforms is not None:
         raise click.UsageError(
-            "--transforms works only with GMM systems. For a network, leave it out and give the "
-            "adapted features as --features"
+            "--transforms works only with GMM systems. For a network, leave out --transforms and "
+            "give the adapted features as --features"
         )
     else:
         # The features of all splits are normalised alike: normaliser.json is beside their folders.
@@ -528,15 +535,15 @@ def export_likelihoods(model: Path, features: Path, transforms: Path | None, out
 @kaldi.command("import-senones")
 @click.option("--tree", type=FILE, required=True, help="Kaldi's tree.")
 @click.option(
-    "--model", type=FILE, required=True, help="final.mdl or 0.trans_mdl of the same model."
+    "--model", type=FILE, required=True, help="final.mdl or 0.trans_mdl that belongs to the tree."
 )
 @click.option("--phones", type=TEXT_IN, required=True, help="phones.txt of the same model.")
 @OUT
 def import_senones(tree: Path, model: Path, phones: Path, out: Path) -> None:
     """Convert the phonetic tree of a Kaldi model.
 
-    OUT becomes a folder like senones/ of a run. The pdfs keep their numbers. To convert the
-    model's alignments, use import-alignments --model.
+    OUT will contain the same files as senones/ of a run. The pdfs keep their numbers. To convert
+    the model's alignments, use import-alignments --model.
 
     \b
     Example:
@@ -586,7 +593,7 @@ def import_senones(tree: Path, model: Path, phones: Path, out: Path) -> None:
     type=TEXT_OUT,
     default="-",
     show_default=True,
-    help="The transcripts to write, in Kaldi's text format.",
+    help="The file of transcripts to write, in Kaldi's text format.",
 )
 def decode(
     graph: Path,
@@ -602,8 +609,9 @@ def decode(
     """Decode Kaldi's log-likelihoods with a Kaldi graph.
 
     GRAPH is an HCLG.fst. TABLE is an scp file or an archive of log-likelihoods, as nnet3-compute
-    and gmm-compute-likes write them. Without --model the labels of the graph are columns of the
-    matrices. The exit status is 1 if the search finds no path for any utterance.
+    and gmm-compute-likes write them. Without --model, the input labels of the graph must be column
+    numbers of the matrices, counted from 1. The exit status is 1 if the search finds a path for
+    none of the utterances.
 
     \b
     Example:
@@ -627,7 +635,8 @@ def decode(
             for utterance, text in transcripts:
                 survived |= text is not None
                 if text is None:
-                    click.echo(f"{utterance}: no path survived; use a wider --beam", err=True)
+                    reason = "no path survived the search; use a wider --beam"
+                    click.echo(f"{utterance}: {reason}", err=True)
                 file.write(f"{utterance} {text or ''}".rstrip() + "\n")
     except GraphMismatchError as error:
         # Labels beyond the columns are most often transition ids: suggest --model if it is missing.
@@ -639,5 +648,5 @@ def decode(
         ) from error
     if not survived:
         raise click.ClickException(
-            f"{table}: no path survived for any utterance; use a wider --beam"
+            f"{table}: the search found a path for none of the utterances; use a wider --beam"
         )

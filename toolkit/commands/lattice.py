@@ -25,18 +25,18 @@ def lattice() -> None:
     type=click.Choice(("kaldi", "slf", "openfst")),
     default="kaldi",
     show_default=True,
-    help="Kaldi's compact lattices as text, HTK's standard lattice format, or acceptors as text "
-    "for fstcompile.",
+    help="kaldi: Kaldi's compact lattices as text. slf: HTK's standard lattice format. openfst: "
+    "acceptors as text for fstcompile.",
 )
 @click.option("--out", type=FOLDER, required=True, help="The folder to write.")
 def export(folder: Path, form: str, out: Path) -> None:
     """Export the word lattices of a decoded split.
 
-    FOLDER is the folder of the split, or its word_lattices/. Writes lat.txt and words.txt (kaldi),
-    one file NAME.lat per utterance (slf), or NAME.fst.txt and words.txt (openfst). The acoustic
-    scores in kaldi and slf files are not scaled; tuned.json and the header of each slf file contain
-    the scale. In openfst files each arc has one weight, which includes the acoustic scale and the
-    word penalty.
+    FOLDER is the folder of the split, or the subfolder word_lattices/ in it. Writes lat.txt and
+    words.txt (kaldi), one file NAME.lat per utterance (slf), or NAME.fst.txt and words.txt
+    (openfst). The acoustic scores in kaldi and slf files are not scaled; tuned.json and the header
+    of each slf file contain the scale. In openfst files each arc has one weight, which includes the
+    acoustic scale and the word penalty.
 
     \b
     Example:
@@ -55,7 +55,8 @@ def oracle(folder: Path, ref: Path, as_json: bool) -> None:
     """Print the oracle word error rate of lattices.
 
     Chooses the path with the fewest errors in each lattice. Rescoring cannot reach a lower error
-    rate. The second line shows the number of lattices and their mean density in arcs per second.
+    rate than this. The second line of the output shows the number of lattices and their mean
+    density in arcs per second.
 
     \b
     Example:
@@ -92,15 +93,16 @@ def oracle(folder: Path, ref: Path, as_json: bool) -> None:
     type=Number(0, min_open=True),
     default=0.1,
     show_default=True,
-    help="Acoustic scale. With this scale, the best path of a lattice is the recognised text.",
+    help="Acoustic scale of Kaldi's decoding, with which the best path of a lattice is the "
+    "recognised text.",
 )
 @click.option(
     "--word-penalty",
     type=Number(),
     default=0.0,
     show_default=True,
-    help="Word penalty, added to each word's score. With this penalty, the best path of a lattice "
-    "is the recognised text.",
+    help="Word penalty of Kaldi's decoding, with which the best path of a lattice is the "
+    "recognised text. It is added to each word's score.",
 )
 @click.option(
     "--frame-shift",
@@ -120,8 +122,9 @@ def import_(
 ) -> None:
     """Convert Kaldi's lattices to a folder of word lattices.
 
-    ARCHIVES are files such as lat.1.gz: lattices or compact lattices, binary or text. `toolkit
-    combine`, `toolkit lattice oracle` and `toolkit lattice export` read the folder --out.
+    ARCHIVES are files of compact lattices, binary or text, such as lat.1.gz. `toolkit
+    combine`, `toolkit lattice oracle` and `toolkit lattice export` can read the folder that this
+    command writes.
 
     \b
     Example:

@@ -22,21 +22,21 @@ from toolkit.config.click_types import EXISTING_PATH, FOLDER, MAP_PATH
     "--from-kaldi",
     type=EXISTING_PATH,
     metavar="DIR",
-    help="A Kaldi data directory, or a folder with several (train, dev, test). If it has no audio, "
-    "the recipe uses the features in feats.scp.",
+    help="A Kaldi data directory, or a folder with several of them (train, dev, test). If there "
+    "is no audio, the recipe uses the features in feats.scp.",
 )
 @click.option(
     "--from-cuts",
     type=EXISTING_PATH,
     metavar="PATH",
-    help="A file of lhotse cuts such as cuts_train.jsonl.gz, or a folder with several.",
+    help="A file of lhotse cuts such as cuts_train.jsonl.gz, or a folder with several such files.",
 )
 @click.option(
     "--pipes",
     type=FOLDER,
     metavar="FOLDER",
-    help="Run the shell commands in wav.scp and write their audio to this folder; only for files "
-    "that you trust.",
+    help="Run the shell commands in wav.scp and write their audio to this folder. Use it only for "
+    "files that you trust.",
 )
 @MAP_PATH
 @click.option(
@@ -44,15 +44,15 @@ from toolkit.config.click_types import EXISTING_PATH, FOLDER, MAP_PATH
     type=click.Choice(("recording", "auto")),
     default="recording",
     show_default=True,
-    help="Speakers of data without speaker labels: one per recording, or clusters of recordings "
-    "that sound alike.",
+    help="Speakers of data without speaker labels: one speaker per recording (recording), or one "
+    "per cluster of recordings that sound alike (auto).",
 )
 @click.option(
     "--lexicon",
     metavar="SOURCE",
-    help="cmudict (English), graphemes (the letters of a word are its phones), or a lexicon: "
-    "lexicon.txt, lexiconp.txt, a dictionary of the Montreal Forced Aligner, or Kaldi's dict or "
-    "lang folder. Default: cmudict if the transcripts look English, else graphemes.",
+    help="cmudict (English), graphemes (the letters of a word are its phones), or the path of a "
+    "lexicon: lexicon.txt, lexiconp.txt, a dictionary of the Montreal Forced Aligner, or Kaldi's "
+    "dict or lang folder. Default: cmudict if the transcripts look English, else graphemes.",
 )
 @click.option(
     "--lm-text",
@@ -74,8 +74,8 @@ def new_corpus(
     """Make a recipe for your own corpus.
 
     Writes run.py, config.py and README.md to recipes/NAME. With --from-csv, --from-kaldi or
-    --from-cuts the recipe is ready to run. Without them the command also writes local/NAME.py,
-    which has one function for you to complete. Existing files are never overwritten.
+    --from-cuts the recipe is ready to run. Without these options the command also writes
+    local/NAME.py, in which you complete one function. Existing files are never overwritten.
     docs/new-corpus.md is a tutorial.
 
     \b
@@ -120,6 +120,6 @@ def new_corpus(
     click.echo("\nNext:")
     if readers:
         click.echo(f"  adapt {readers[0]} to the layout of the corpus,")
-        click.echo(f"  set its folder (root) in {config}; then")
+        click.echo(f"  set the corpus folder (root) in {config}, and type:")
     click.echo(f"  {run} --stop-stage 3     # check the data")
     click.echo(f"  {run}                    # run all stages, up to word error rates")

@@ -116,7 +116,7 @@ def pipeline() -> None:
     "--json",
     "json_file",
     type=JSON_OUT,
-    help="Also write the plan to this file. With -, the plan goes to standard output and the "
+    help="Also write the plan to this file. With -, prints the plan to standard output and the "
     "tables to standard error.",
 )
 def plan(
@@ -138,10 +138,10 @@ def plan(
 ) -> None:
     """Predict the time, cost, storage calls and bytes of a run.
 
-    Prints the figures of the million-hours paper beside the prediction. Without --rates the command
-    first measures the speed of each step on noise, which takes about a minute. Rates from a pilot
-    run on a few hours of your audio are better (`toolkit pipeline rates`). Targets are generated on
-    CPU cores, or with --gpu-speed on GPUs.
+    Prints the figures of the million-hours paper beside the prediction. Without --rates, the
+    command first measures the speed of each step on noise, which takes about a minute. The speeds
+    of a pilot run on a few hours of your audio are better: `toolkit pipeline rates` writes them to
+    a file for --rates. Targets are generated on CPU cores, or with --gpu-speed on GPUs.
 
     \b
     Example:
@@ -198,13 +198,15 @@ def plan(
     show_default=True,
     help="Number of timed repetitions.",
 )
-@click.option("--out", type=JSON_OUT, help="File of rates to write, for `toolkit pipeline plan`.")
+@click.option(
+    "--out", type=JSON_OUT, help="Write the speeds to this file, for `toolkit pipeline plan`."
+)
 def measure(minutes: float, repeats: int, out: Path | None) -> None:
     """Measure the speed of every step on this machine.
 
     Runs each step on noise, on one core. Prints how many seconds of audio each step processes per
-    second of CPU time, and the ratio of this speed to that of the front end alone. --out writes a
-    file for `toolkit pipeline plan` with the speeds and the bytes per hour of audio.
+    second of CPU time, and the ratio of this speed to that of the front end alone. With --out, the
+    command writes the speeds and the bytes per hour of audio to a file for `toolkit pipeline plan`.
 
     \b
     Example:
@@ -226,9 +228,9 @@ def measured_rates(outputs: tuple[str, ...], out: Path, endpoint: str | None) ->
     """Write the speed of each step of a finished run.
 
     `toolkit pipeline plan` reads these speeds. OUTPUTS are the prefixes (URLs or folders) to which
-    the steps of one run wrote. A speed is in hours of audio per core-hour of CPU time, or per
-    GPU-hour. Its 95 % interval comes from the differences between partitions: a pilot run of ten
-    or more partitions is enough to predict the duration of a large run.
+    the steps of one run wrote. The unit of a speed is hours of audio per core-hour of CPU time, or
+    per GPU-hour. The 95 % interval of a speed is computed from the differences between partitions.
+    A pilot run of ten or more partitions is enough to predict the duration of a large run.
 
     \b
     Example:
@@ -243,7 +245,8 @@ def measured_rates(outputs: tuple[str, ...], out: Path, endpoint: str | None) ->
         upper = "any" if rate.high is None else f"{rate.high:,.1f}"
         ends = "" if rate.low is None else f" ({rate.low:,.1f} to {upper})"
         where = "GPU" if rate.device else "core"
-        click.echo(f"{name}: {rate.speed:,.1f}{ends} h per {where}-hour, {rate.measured_on}")
+        speed = f"{rate.speed:,.1f}{ends} h of audio per {where}-hour"
+        click.echo(f"{name}: {speed}, measured on {rate.measured_on}")
 
 
 @pipeline.command()
@@ -314,7 +317,7 @@ def _progress_line(progress: "Progress") -> None:
 @pipeline.command()
 @AS_JSON
 @click.argument("outputs", nargs=-1, required=True)
-@click.option("--page", type=TEXT_OUT, help="Also write an HTML page to this file.")
+@click.option("--page", type=TEXT_OUT, help="Also write the state to this file, as an HTML page.")
 @ENDPOINT
 @click.pass_context
 def summary(
@@ -342,7 +345,8 @@ def summary(
     summary_by_output = {out: read_summary(store, out) for out in outputs}
     for out, content in summary_by_output.items():
         if content is None:
-            click.echo(f"Error: {out} has no summary: no step has ended there", err=True)
+            reason = "no step has ended there. Give the folder or URL of a step's output"
+            click.echo(f"Error: {out} contains no summary: {reason}", err=True)
     summaries = [content for content in summary_by_output.values() if content is not None]
     if as_json:
         _print_summaries(summary_by_output, run_totals(summaries))

@@ -13,8 +13,8 @@ from toolkit.config.click_types import FILE, TEXT_OUT, Number, is_printed
 @click.option(
     "--out",
     type=TEXT_OUT,
-    help="HTML file to write; - prints the page. Default: report.html in the run directory, or for "
-    "two runs comparison.html in the second.",
+    help="HTML file to write; - prints the page. Default: report.html in the run directory or, for "
+    "two runs, comparison.html in the second run directory.",
 )
 @click.option(
     "--utterances",
@@ -28,20 +28,21 @@ from toolkit.config.click_types import FILE, TEXT_OUT, Number, is_printed
     type=Number(0, min_open=True),
     default=8.0,
     show_default=True,
-    help="Maximum size of the page in MB. Audio players that do not fit are left out.",
+    help="Maximum size of the page in MB. Audio players for which there is no room are left out.",
 )
 def report(
     run: Path, second: Path | None, out: Path | None, utterances: int, max_mb: float
 ) -> None:
     """Write an HTML report of a run, or compare two runs.
 
-    RUN_DIR is a run directory, finished or not. The report is one HTML file that needs no network.
-    It shows stages, data, findings of the data check, learning curves, error rates, tuning, worst
-    utterances with audio, all utterances, confusions, commands and versions. `toolkit clean`
-    removes data that the report shows. After that, this command does not overwrite report.html:
-    write the report to another file with --out.
+    RUN_DIR is the directory of a finished or unfinished run. The report is one HTML file, which can
+    be read without a network connection. It shows stages, data, findings of the data check,
+    learning curves, error rates, tuning, worst utterances with audio, all utterances, confusions,
+    commands and versions. `toolkit clean` removes data that the report shows. After `toolkit
+    clean`, this command does not overwrite report.html: write the report to another file with
+    --out.
 
-    For two runs the report shows the settings that differ, the error rates side by side with
+    For two runs, the report shows the settings that differ, the error rates side by side with
     p-values, and the utterances in which the second run has fewer or more errors.
 
     \b
@@ -77,8 +78,8 @@ def _default_page(run: Path) -> Path:
     if gone and page.exists():
         listed = ", ".join(gone[:3]) + (f" and {len(gone) - 3} others" if len(gone) > 3 else "")
         raise click.ClickException(
-            f"{page} is not overwritten: {listed} were removed, and a new page would not show"
-            " them. Write the new page to another file with --out, or run the recipe"
+            f"{page} is not overwritten, because outputs of the run that it may show have been"
+            f" removed ({listed}). Write the new page to another file with --out, or run the recipe"
             " to make these outputs again"
         )
     return page

@@ -51,10 +51,10 @@ _METHOD = (
         "--speakers",
         type=TEXT_IN_OR_ID,
         metavar="FILE|id",
-        help="File with lines `id speaker`, such as Kaldi's utt2spk. With the word id instead of a "
-        "file, the speaker is the part of each utterance id before /, - or _. With speakers, the "
-        "bootstrap resamples whole speakers, and --per-speaker is possible. Cuts, STM files and "
-        "Kaldi folders contain speakers already.",
+        help="File with lines `id speaker`, such as Kaldi's utt2spk. With --speakers id, the "
+        "speaker is the part of each utterance id before /, - or _. With speakers, the bootstrap "
+        "resamples whole speakers, and --per-speaker is possible. Cuts, STM files and Kaldi "
+        "folders already contain the speakers.",
     ),
     click.option(
         "--normalise",
@@ -73,6 +73,12 @@ _METHOD = (
         "be repeated.",
     ),
     click.option(
+        "--drop-hyphens",
+        is_flag=True,
+        help="Remove hyphens from references and hypotheses (e-mail is email), like DH of sclite "
+        "-c.",
+    ),
+    click.option(
         "--map",
         "mapping",
         type=TEXT_IN,
@@ -81,8 +87,9 @@ _METHOD = (
     click.option(
         "--glm",
         type=TEXT_IN,
-        help="GLM file. Score like NIST's hubscr.pl: apply its mapping rules to references and "
-        "hypotheses, then score with --weights sclite --normalise case --fragments --optional.",
+        help="GLM file. Score like NIST's hubscr.pl: apply the mapping rules of this file to "
+        "references and hypotheses, then score with --weights sclite --normalise case --fragments "
+        "--optional.",
     ),
     click.option(
         "--fragments",
@@ -132,6 +139,7 @@ class _Method:
     speakers: str | None
     normalise: "Rules"
     drop: tuple[str, ...]
+    drop_hyphens: bool
     mapping: Path | None
     glm: Path | None
     fragments: bool
@@ -184,11 +192,12 @@ def score(
     """Compute word or character error rates.
 
     Prints %WER lines in Kaldi's format. --ref and --hyp are files or folders: Kaldi text, trn,
-    plain lines, JSON or cuts. If --ref is an STM file, --hyp is a CTM file, and its words are
-    assigned to the segments by their times. To pool several test sets, repeat --ref and --hyp in
-    the same order. The words of a reference without a hypothesis count as deletions, and the line
-    is marked [PARTIAL]. With --interval or --speakers the line ends with a bootstrap confidence
-    interval. You can pipe the output of `toolkit transcribe` to --hyp -.
+    plain lines, JSON or cuts. If --ref is an STM file, --hyp must be a CTM file. The words of the
+    CTM file are then assigned to the segments of the STM file by their times. To pool several test
+    sets, repeat --ref and --hyp in the same order. The words of a reference without a hypothesis
+    count as deletions, and the %WER line is marked [PARTIAL]. With --interval or --speakers the
+    %WER line ends with a bootstrap confidence interval. You can pipe the output of `toolkit
+    transcribe` to --hyp -.
 
     \b
     Example:
@@ -265,7 +274,8 @@ def score(
     type=TEXT_IN,
     required=True,
     multiple=True,
-    help="The transcripts of a system. Give it at least twice; the first system is the baseline.",
+    help="The transcripts of a system. Give --hyp at least twice; the first system is the "
+    "baseline.",
 )
 @_method_options
 @AS_JSON
@@ -386,10 +396,13 @@ def _scores(pairs: Sequence[tuple[Path, Path]], method: _Method) -> list["Score"
             f"--normalise {method.normalise} removes the hyphens and parentheses that {reader}: "
             "use --normalise none or case"
         )
+    if method.drop_hyphens and method.fragments:
+        needs = "--fragments needs" if method.glm is None else "--glm needs"
+        raise click.UsageError(f"{needs} the hyphens that --drop-hyphens removes: leave out one")
     # 2. Read all pairs before the first is scored: faults show at once.
     marks = Grammar(method.fragments, method.optional)
     inputs = InputReader(method.form, method.speakers, method.glm)
-    normaliser = ScoringFilter(method.normalise, method.drop, method.mapping)
+    normaliser = ScoringFilter(method.normalise, method.drop, method.mapping, method.drop_hyphens)
     sides = [inputs.read(ref, hyp) for ref, hyp in pairs]
     # The same note of several pairs is printed once.
     for note in dict.fromkeys(note for side in sides for note in side.notes):

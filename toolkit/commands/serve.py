@@ -12,7 +12,8 @@ from toolkit.config.click_types import FILE, Number
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Address to listen on. There is no password: anyone who can reach it can use the server.",
+    help="Address to listen on. There is no password: anyone who can reach this address can use "
+    "the server.",
 )
 @click.option(
     "--port",
@@ -56,10 +57,10 @@ def serve(
 ) -> None:
     """Recognise speech live, on a web page.
 
-    MODEL is a model bundle: the final/ folder of a run. The server uses its best unidirectional
-    LSTM or TDNN-F, because other systems need whole recordings. The page takes sound from the
-    microphone or an audio file, shows words while they are spoken, and loads nothing from the
-    network. Other programs can use the page's WebSocket too. Ctrl-C stops the server.
+    MODEL is a model bundle: the final/ folder of a run. The server uses the best unidirectional
+    LSTM or TDNN-F of the bundle, because other systems need whole recordings. The page reads sound
+    from the microphone or an audio file, shows words while they are spoken, and loads nothing from
+    other sites. Other programs can use the page's WebSocket too. Ctrl-C stops the server.
 
     \b
     Example:

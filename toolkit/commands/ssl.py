@@ -69,9 +69,9 @@ def choose_k(
 ) -> None:
     """Find how many of the teacher's logits to store.
 
-    The targets of a frame are its k highest logits. For each k the command trains the student's
-    output layer on these targets. Prints a table with these columns, and writes choice_of_k.tsv,
-    .json and .png to the folder --out:
+    The targets of a frame are the teacher's k highest logits. For each k the command trains the
+    student's output layer on these targets. Prints a table with these columns, and writes
+    choice_of_k.tsv, .json and .png to the folder --out:
 
     \b
       MB/hour    size of the targets in MB per hour of audio
@@ -104,7 +104,9 @@ def choose_k(
         return
     for line in table(rows):
         click.echo(line)
-    click.echo(f"With k = {enough} or more, the loss changes by less than 1 %.")
+    click.echo(
+        f"With k = {enough} or more, the loss differs by less than 1 % from training on all logits."
+    )
 
 
 @ssl.command()
@@ -148,9 +150,10 @@ def calibration(
 ) -> None:
     """Measure how well a teacher's posteriors are calibrated.
 
-    Compares posteriors on held-out data with alignments. Prints frame accuracy, the expected
-    calibration error, the negative log-likelihood per frame, and the temperature that minimises it.
-    Writes calibration.json and a reliability diagram, reliability.png, to the folder --out.
+    Compares the teacher's posteriors on held-out data with alignments of these data. Prints frame
+    accuracy, the expected calibration error, the negative log-likelihood per frame, and the
+    temperature that minimises the negative log-likelihood. Writes calibration.json and a
+    reliability diagram, reliability.png, to the folder --out.
 
     \b
     Example:

@@ -43,7 +43,8 @@ ON_A_GPU = 16
     default="stem",
     show_default=True,
     help="Recording id: the file name without suffix (stem), the path below the folder in AUDIO "
-    "without suffix (relative), or the whole path (path). Lists and cuts contain their own ids.",
+    "without suffix (relative), or the whole path (path). For wav.scp files and cuts, the ids in "
+    "them are used.",
 )
 @click.option(
     "--channel",
@@ -58,7 +59,7 @@ ON_A_GPU = 16
 @click.option(
     "--allow-pipes",
     is_flag=True,
-    help="Run the shell commands in a wav.scp. Use it only for files that you trust.",
+    help="Run the shell commands in a wav.scp. Use this option only for files that you trust.",
 )
 @click.option(
     "--stream", is_flag=True, help="Streaming recognition: show words as they are recognised."
@@ -86,8 +87,8 @@ ON_A_GPU = 16
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Number of worker processes. Each one loads the bundle. With more than one, all results "
-    "are printed at the end.",
+    help="Number of worker processes. Each one loads the bundle. With more than one process, all "
+    "results are printed at the end.",
 )
 @click.option(
     "--batch",
@@ -104,7 +105,7 @@ ON_A_GPU = 16
     is_flag=True,
     help="Compute a CTC network on a CPU with 8-bit integers, which is faster.",
 )
-@click.option("--fast", is_flag=True, help="Do not rescore with larger language models.")
+@click.option("--fast", is_flag=True, help="Do not rescore with the larger language models.")
 @click.option(
     "--speakers",
     type=TEXT_IN,
@@ -138,21 +139,21 @@ def transcribe(
     """Recognise the speech in recordings of any length.
 
     AUDIO is one or more audio files, folders of audio files, wav.scp files (*.scp) or lhotse cuts
-    (*.jsonl, *.json). - is standard input: a list of paths, an audio file or, with --raw-rate, raw
-    samples. Prints a line per recording with its id and words, which you can pipe to `toolkit score
-    --hyp -`. With --out, writes files instead. If recordings cannot be read, the command names them
-    at the end, and the exit status is 1.
+    (*.jsonl, *.json). Use - for standard input, which may contain a list of paths, an audio file
+    or, with --raw-rate, raw samples. Prints a line per recording with its id and words, which you
+    can pipe to `toolkit score --hyp -`. With --out, writes files instead. If recordings cannot be
+    read, the command lists them at the end, and the exit status is 1.
 
-    If --speakers or cuts name the speakers, the command uses the system of the bundle that was best
-    on development data with known speakers. A system with speaker adaptation first reads all
-    recordings of a speaker. If no speaker is named, each recording counts as a separate speaker,
-    and the command uses the system that was best without known speakers. On standard error, the
-    command prints the name of this system, its training data, and its error rates with known and
-    unknown speakers.
+    If --speakers or cuts contain the speakers, the command uses the system of the bundle that was
+    best on development data with known speakers. A system with speaker adaptation first reads all
+    recordings of a speaker. Without speakers, each recording is treated as a separate speaker, and
+    the command uses the system that was best with unknown speakers. On standard error, the command
+    prints the name of this system, its training data, and its error rates with known and unknown
+    speakers.
 
     With --stream, the command uses the best unidirectional LSTM or TDNN-F and shows words as they
-    are recognised. On a terminal, they are in a line that changes. With --format json, each change
-    is a line. At the end the command prints the latency on standard error.
+    are recognised. On a terminal, it updates the words of an utterance in one line. With --format
+    json, it prints a line for each update. At the end, it prints the latency on standard error.
 
     \b
     Examples:
@@ -249,7 +250,10 @@ def transcribe(
 def _check_number(recordings: int, form: str, one_file: bool) -> None:
     """Refuse to print several recordings in a format for one."""
     if one_file and recordings > 1:
-        raise click.UsageError(f"a {form} file holds only one recording: add --out")
+        raise click.UsageError(
+            f"a {form} file can contain only one recording: use --out FOLDER to write a file for "
+            "each recording"
+        )
 
 
 def _speaker_note(model: Path, bundle: Path, sources: "Sequence[Source]") -> str | None:

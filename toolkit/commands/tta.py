@@ -104,9 +104,9 @@ def _print_on_first_rank(text: str) -> None:
     "--equal-batch",
     metavar="RUN",
     multiple=True,
-    help="A run for the comparison with the same batch size on all platforms; may be repeated.",
+    help="A run for the comparison in which all platforms use one batch size; may be repeated.",
 )
-@click.option("--sweep", type=FILE, help="Results of `toolkit tta sweep --json`.")
+@click.option("--sweep", type=FILE, help="JSON file written by `toolkit tta sweep --json`.")
 @click.option(
     "--dataset",
     type=FILE,
@@ -123,7 +123,10 @@ def _print_on_first_rank(text: str) -> None:
     help="How many times to train each RUN in total. The missing repeats are trained with other "
     "seeds. MLPerf's rule needs 3.",
 )
-@click.option("--device", help="With --runs: cpu, cuda, ...; default: a GPU if there is one.")
+@click.option(
+    "--device",
+    help="Device on which --runs trains: cpu, cuda, ...; default: a GPU if there is one.",
+)
 @click.option("--title", default="Time to accuracy", show_default=True, help="Title of the page.")
 def page(
     runs: tuple[str, ...],
@@ -144,11 +147,11 @@ def page(
 
     The time to accuracy (TTA) is the training time until the median error rate of the last epochs
     reaches a target. The command also writes CSV files. RUN is the folder that contains the
-    log.jsonl of a training run, or the run directory that contains this folder. NAME=RUN names the
-    platform of the run. Several runs of one platform count as repeats, and the page shows their
-    median. With --runs 3 the command trains each RUN of a recipe twice more, with other seeds, in
-    its folder repeats/. The same command continues an interrupted repeat. Under torchrun several
-    processes train together.
+    log.jsonl of a training run, or the run directory that contains this folder. With NAME=RUN, NAME
+    is the name of the run's platform. Several runs of one platform count as repeats, and the page
+    shows their median. With --runs 3 the command trains each RUN of a recipe twice more, with other
+    seeds, in its folder repeats/. The same command continues an interrupted repeat. Under torchrun
+    several processes train together.
 
     \b
     Example:
@@ -226,7 +229,8 @@ def sweep(
     """Measure decoding time and accuracy by beam width.
 
     Decodes a split at each beam width. RUN is the run directory of a CTC recipe that has decoded at
-    least one split. The command prints the table of the co-processor paper beside the measurements.
+    least one split. Beside the measurements, the command prints the table of the paper "Training
+    for Speech Recognition on Co-processors".
 
     \b
     Example:
@@ -243,8 +247,9 @@ def sweep(
     "--model",
     default="none",
     show_default=True,
-    help="Network to train: none (measure reading alone), paper (the network of the co-processor "
-    "paper, with 25.6 million weights), or the folder of a trained CTC network.",
+    help="Network to train: none (measure reading alone), paper (the network of the paper "
+    '"Training for Speech Recognition on Co-processors", with 25.6 million weights), or the folder '
+    "of a trained CTC network.",
 )
 @click.option(
     "--threads",
@@ -300,7 +305,7 @@ def sweep(
     type=click.Choice(["shuffled", "buckets"]),
     default="shuffled",
     show_default=True,
-    help="Order of utterances. buckets batches utterances of similar length.",
+    help="Order of utterances. With buckets, each batch contains utterances of similar length.",
 )
 @click.option(
     "--memory",
@@ -338,11 +343,12 @@ def readers(
 ) -> None:
     """Tune readers and batch size of CTC training.
 
-    Finds the best values for this machine. Readers are processes that read training data from
-    record files. The command adds readers until throughput stops rising, then doubles the batch
-    size until --memory is reached. It trains for some seconds with each setting, in a new process.
-    Throughput thus includes the time that training waits for data or shares the CPU with readers.
-    Set --threads, --amp and --optimizer as in the recipe's `train` section.
+    Finds the best number of readers and the best batch size for this machine. Readers are processes
+    that read training data from record files. The command adds readers until throughput stops
+    rising, then doubles the batch size until --memory is reached. It trains for some seconds with
+    each setting, in a new process. The throughput is thus lower if training waits for data or
+    shares the CPU with readers. Set --threads, --amp and --optimizer as in the recipe's `train`
+    section.
 
     \b
     Examples:

@@ -165,7 +165,7 @@ MAP_PATH = click.option(
     multiple=True,
     metavar="OLD=NEW",
     callback=_absolute_mappings,
-    help="Read files whose paths begin with the folder OLD from the folder NEW; may be repeated. "
+    help="Replace the folder OLD at the beginning of paths by the folder NEW; may be repeated. "
     "The longest matching OLD applies.",
 )
 AS_JSON = click.option(

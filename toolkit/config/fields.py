@@ -287,7 +287,7 @@ def read_plain(path: Path, kind: type[T], error: type[ToolkitError], advice: str
     with reading(path, error, advice):
         data = read_json(path)
         if _has_nan(data):
-            raise ValueError("a value is NaN, which is not a number")
+            raise ValueError("a value is NaN but must be a number")
         return from_plain(kind, data)
 
 

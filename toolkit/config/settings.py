@@ -271,7 +271,9 @@ def _apply(config: Config, values: Mapping[str, Any], base: Path) -> Config:
         for name in sections:
             node = node.setdefault(name, {})
             if isinstance(node, _Leaf):
-                raise ConfigError(f"`{key}` and all of `{name}` are set: set only one of them")
+                raise ConfigError(
+                    f"both `{key}` and the whole section `{name}` are set: set only one of them"
+                )
         node[leaf] = _Leaf(converted)
     return _rebuild(config, tree, "")
 
@@ -347,7 +349,9 @@ def _default(section: type, key: str) -> Any:
     try:
         return section()
     except TypeError as error:
-        raise ConfigError(f"`{key}` is not set in this profile and has no defaults") from error
+        raise ConfigError(
+            f"the section `{key}` is not set in this profile and has no default values"
+        ) from error
 
 
 _NOT_DECIMAL = re.compile(r"[-+]?0[0-9_]+|[^:]*:.*")

@@ -446,12 +446,15 @@ def _pieces(content: BinaryIO, mp3: bool = False) -> tuple[Piece, ...] | None:
         pieces = caf_pieces(content)
     elif head == b"NIST" and SHORTEN in content.read(1024):
         raise soundfile.SoundFileRuntimeError(
-            "compressed by shorten, which is not supported: convert it by `sph2pipe -f wav y.sph"
-            " y.wav`, or write `sph2pipe -f wav -p -c 1 y.sph |` in wav.scp and allow pipes"
+            "compressed with shorten, which is not supported. Convert the file with `sph2pipe -f"
+            " wav y.sph y.wav`, or write `sph2pipe -f wav -p -c 1 y.sph |` in wav.scp and allow"
+            " pipes"
         )
     elif mp3 or head[:3] == b"ID3" or head[:1] == b"\xff":
         if mp3 and not begins_as_audio(_head(content)) and not has_mp3_frames(content):
-            raise soundfile.SoundFileRuntimeError("no MP3 frame in it: not audio, or damaged")
+            raise soundfile.SoundFileRuntimeError(
+                "no MP3 frame in it: the file is damaged or not audio"
+            )
         pieces = mp3_pieces(content)
     content.seek(0)
     return pieces

@@ -65,7 +65,7 @@ class _SplicedFile(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._ends[-1]}[whence]
         if base + offset < 0:
-            raise ValueError(f"a negative position: {base + offset}")
+            raise ValueError(f"cannot seek to the negative position {base + offset}")
         self._position = base + offset
         return self._position
 
@@ -300,8 +300,8 @@ def wav_pieces(file: BinaryIO) -> tuple[Piece, ...] | None:
     size = sum(end - begin for begin, end in spans)
     if head[:4] != b"RIFF" or kind not in _PLAIN or size >= UNKNOWN_SIZE or not size:
         raise soundfile.SoundFileRuntimeError(
-            "its samples are in several chunks that cannot be joined: write each to its own file,"
-            " or all of them again as one WAV file"
+            "its samples are in several chunks that cannot be joined: write each chunk to its own"
+            " file, or write all samples again as one WAV file"
         )
     riff = b"WAVEfmt " + struct.pack("<I", len(layout)) + layout + b"\0" * (len(layout) % 2)
     riff += b"data" + struct.pack("<I", size)

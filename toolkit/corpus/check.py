@@ -575,7 +575,8 @@ def _warn(findings: list[Finding]) -> None:
         num_other_kinds = len(counts) - len(descriptions)
         descriptions += [f"{num_other_kinds} more kinds"] if num_other_kinds > 0 else []
         logger.warning(
-            "%s. See check/report.txt for remedies and findings.tsv for all findings",
+            "faults in the corpus: %s. See check/report.txt for remedies, and check/findings.tsv "
+            "for all findings",
             ", ".join(descriptions),
         )
 
@@ -636,5 +637,6 @@ def _check_excluded(
     )
     raise CorpusError(
         f"{num_excluded} of {total} utterances of {summary.split!r} cannot be used"
-        f" ({reasons or 'it is empty'}). Read {out / 'report.txt'} and correct the faults{limits}"
+        f" ({reasons or 'the split is empty'}). Read {out / 'report.txt'} and correct the"
+        f" faults{limits}"
     )

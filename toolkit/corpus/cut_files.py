@@ -62,13 +62,15 @@ def cut_files(root: Path) -> dict[str, Path]:
     for part, path in cuts or names or supervisions:
         if part in parts:
             raise ManifestError(
-                f"{parts[part]} and {path} are both the part {part}: remove or rename one of them"
+                f"{parts[part]} and {path} are, by their names, both the part {part} of the "
+                "corpus: remove or rename one of the files"
             )
         parts[part] = path
     if not parts:
         raise ManifestError(
             f"{root} contains no file of cuts (*.jsonl or *.jsonl.gz), and no recordings and "
-            "supervisions with matching names: write one, for example by `lhotse cut simple`"
+            "supervisions with matching names: write a file of cuts, for example with `lhotse cut "
+            "simple`"
         )
     return parts
 
@@ -257,12 +259,14 @@ def _usable(cut: Cut, place: str) -> MonoCut:
     if not isinstance(cut, MonoCut) or cut.recording is None:
         kind = "cut without a recording" if isinstance(cut, MonoCut) else type(cut).__name__
         raise ManifestError(
-            f"{place}: {cut.id} is a {kind}: give cuts of one channel (MonoCut). Recordings and"
-            " supervisions without cuts are read too, and lhotse's `cut trim-to-supervisions` makes"
-            " a cut of each supervision"
+            f"{place}: {cut.id} is a {kind}: give cuts of one channel (MonoCut), for example by"
+            " `lhotse cut trim-to-supervisions`, which makes a cut of each supervision. Or give"
+            " recordings and supervisions without cuts"
         )
     if not isinstance(cut.channel, int) or cut.channel < 0:
-        raise ManifestError(f"{place}: {cut.id}: a channel is a number from 0, not {cut.channel}")
+        raise ManifestError(
+            f"{place}: {cut.id} has channel {cut.channel}, but channels are whole numbers from 0"
+        )
     names = [source.source for source in cut.recording.sources]
     if not names or not all(isinstance(name, str) for name in names):
         raise ManifestError(f"{place}: {cut.id} names no audio file; {ADVICE}")
@@ -271,9 +275,9 @@ def _usable(cut: Cut, place: str) -> MonoCut:
         channels = channel if isinstance(channel, list) else [channel]
         if cut.channel not in channels:
             raise ManifestError(
-                f"{place}: {cut.id} is channel {cut.channel}, but its supervision {supervision.id}"
-                f" is channel {channel}: correct one of them, or give recordings and supervisions"
-                " without cuts"
+                f"{place}: {cut.id} has channel {cut.channel}, but its supervision {supervision.id}"
+                f" has channel {channel}: correct one of the two channels, or give recordings and"
+                " supervisions without cuts"
             )
     unsupported = {
         name
@@ -282,8 +286,8 @@ def _usable(cut: Cut, place: str) -> MonoCut:
     }
     if unsupported:
         raise ManifestError(
-            f"{place}: {cut.id} is changed by {', '.join(sorted(unsupported))}: give the cuts"
-            " without this transform, or write the changed audio to files"
+            f"{place}: {cut.id} is changed by {', '.join(sorted(unsupported))}, which is not"
+            " supported: give cuts without such transforms, or write the changed audio to files"
         )
     return cut
 

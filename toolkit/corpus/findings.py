@@ -417,11 +417,13 @@ def read_exclusions(path: Path, split: str) -> set[tuple[str, int]]:
     out = set()
     with reading(path, ExclusionError, "run the check again"), open(path, encoding="utf-8") as file:
         if file.readline() != HEADER:
-            raise ValueError("its first line does not name the columns")
+            raise ValueError("its first line is not `split utterance copy reason`")
         for number, line in enumerate(file, start=2):
             fields = line.rstrip("\n").split("\t", 3)
             if len(fields) != 4 or not fields[2].isdecimal():
-                raise ValueError(f"line {number} is not `split utterance copy reason`")
+                raise ValueError(
+                    f"line {number} does not have the fields `split utterance copy reason`"
+                )
             if fields[0] == split:
                 out.add((fields[1], int(fields[2])))
     return out

@@ -127,7 +127,7 @@ def parse_cut(cut_data: Any, place: str, places: PathAliases | None = None) -> C
     except ImportError as error:  # of a transform's library
         raise ValueError(f"a transform needs {error.name}, which is not installed") from error
     if not isinstance(cut, Cut):
-        raise ValueError(f"it is a {type(cut).__name__}, not a cut")
+        raise ValueError(f"it describes a {type(cut).__name__}, not a cut")
     return cut
 
 

@@ -581,7 +581,7 @@ _ELEMENT_LENGTHS: dict[str, Callable[[bytes], int]] = {
 
 def _open_nothing(url: str, flags: int, options: dict[str, str]) -> NoReturn:
     """Refuse to open other files that a media file names."""
-    raise PermissionError(f"{url} is not opened: a media file must not refer to other files")
+    raise PermissionError(f"{url} was not opened: a media file must not refer to other files")
 
 
 def _pyav() -> Any:

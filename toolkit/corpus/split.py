@@ -142,9 +142,9 @@ def hold_out(
     total = sum(counts.values())
     if total >= len(speakers):
         raise ManifestError(
-            f"cannot hold out {total} speakers of {len(speakers)}: lower corpus.dev_speakers and "
-            "corpus.test_speakers, name a part of the corpus as corpus.dev, or hold out utterances "
-            "of all speakers with --set corpus.hold_out=utterances"
+            f"cannot hold out {total} speakers of {len(speakers)}: lower `corpus.dev_speakers` and "
+            "`corpus.test_speakers`, set `corpus.dev` to the name of a part of the corpus, or hold "
+            "out utterances of all speakers with --set corpus.hold_out=utterances"
         )
     split_of = _assign(speakers, counts, rotation)
     return _partition(cuts, counts, lambda cut: split_of.get(speaker_of(cut)))
@@ -168,7 +168,8 @@ def hold_out_utterances(
     if sum(counts.values()) >= len(ids):
         raise ManifestError(
             f"cannot hold out {sum(counts.values())} of {len(ids)} utterances and train on the "
-            "rest: add utterances, or name parts of the corpus as dev and test"
+            "rest: add utterances, or set `corpus.dev` and `corpus.test` to names of parts of the "
+            "corpus"
         )
     split_of = _assign(ids, counts, rotation)
     return _partition(cuts, counts, lambda cut: split_of.get(cut.id))

@@ -94,7 +94,7 @@ def read_table(path: Path, path_map: PathMap = ()) -> dict[str, list[MonoCut]]:
     folder = path.absolute().parent
     rows = [_as_on_disk(_mapped(row, path_map), folder) for row in read_rows(path)]
     if not rows:
-        raise ManifestError(f"{path} has no utterance: there is no line below the first")
+        raise ManifestError(f"{path} contains no utterances: there is no line below the header")
     ids, recordings = _ids(rows, path), _recordings(rows)
     channels = count_from_one(row["channel"] or None for row in rows)
     rows = [
@@ -123,7 +123,8 @@ def tables_in(folder: Path) -> dict[str, Path]:
     for path in sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES):
         if (first := tables.setdefault(path.stem, path)) != path:
             raise ManifestError(
-                f"{folder} has two tables for one part, {first.name} and {path.name}: remove one"
+                f"{folder} contains two tables for the same part, {first.name} and {path.name}: "
+                "remove one of them"
             )
     return tables
 
@@ -187,9 +188,11 @@ def read_rows(path: Path) -> Iterator[Row]:
     lines_before = 1 if separator else 0
     first = io.StringIO(text, newline="").readline()
     if _ZERO in first or too_many(counts.zero_bytes, counts.lines):
-        raise ManifestError(f"{path} is UTF-16 or not text: save it as CSV in UTF-8")
+        raise ManifestError(f"{path} is in UTF-16 or is not a text file: save it as CSV in UTF-8")
     if not first.strip():
-        raise ManifestError(f"{path}: the first line must name the columns, such as {_EXAMPLE}")
+        raise ManifestError(
+            f"{path}: the first line is empty. Write the column names there, such as {_EXAMPLE}"
+        )
     # 2. The delimiter: the most frequent one in the first line, or the first in DELIMITERS.
     delimiter = max(DELIMITERS, key=lambda mark: (first.count(mark), -DELIMITERS.index(mark)))
     # Between tabs, quotation marks are text; elsewhere they quote, and are doubled within a text.
@@ -210,7 +213,7 @@ def read_rows(path: Path) -> Iterator[Row]:
             header = _map_columns(cells, path)
             unused = [name for name, role in zip(cells, header, strict=True) if name and not role]
             if unused:
-                logger.info("%s: columns that are not used: %s", path, ", ".join(unused[:20]))
+                logger.info("%s: these columns are not used: %s", path, ", ".join(unused[:20]))
             continue
         if not any(cells):
             continue
@@ -310,7 +313,9 @@ def _map_columns(names: list[str], path: Path) -> list[str]:
         if count > 1:
             columns = [name for name, r in zip(names, roles, strict=True) if r == role]
             pair = " and ".join(map(quoted, columns[:2]))
-            raise ManifestError(f"{path}: the columns {pair} both mean {role!r}: rename one")
+            raise ManifestError(
+                f"{path}: the columns {pair} both mean {role!r}: rename one of them"
+            )
     for role in ("audio", "text"):
         if role not in roles:
             first_columns, hint = ", ".join(map(quoted, names[:20])), ""
@@ -320,8 +325,8 @@ def _map_columns(names: list[str], path: Path) -> list[str]:
                 hint = "| is not a separator: use tabs, commas or semicolons; "
             raise ManifestError(
                 f"{path}: no column {role!r} in the first line ({first_columns}); {hint}"
-                f"name the columns there, such as {_EXAMPLE}. Other names for {role!r}: "
-                + ", ".join(COLUMNS[role][1:])
+                f"write the column names there, such as {_EXAMPLE}. Other accepted names for "
+                f"{role!r}: " + ", ".join(COLUMNS[role][1:])
             )
     return roles
 
@@ -354,8 +359,8 @@ def _part(row: Row, path: Path) -> str:
         raise ManifestError(f"{path}:{row.line}: the split is empty; write train, dev or test")
     if name and not _PART.fullmatch(name):  # the part becomes the name of a file
         raise ManifestError(
-            f"{path}:{row.line}: the split {quoted(name)} is not a name of letters, digits, _, . "
-            "and - that begins with a letter, a digit or _"
+            f"{path}:{row.line}: the name of a split cannot be {quoted(name)}. Use only letters, "
+            "digits, _, . and -, and begin with a letter, a digit or _"
         )
     return PARTS.get(name, name) or "train"
 

@@ -214,7 +214,7 @@ def check_frontend(settings: Path, frontend: FrontendConfig, inputs: float, mode
     if frontend.dimension != inputs:
         raise BundleError(
             f"{settings}: the front end has {frontend.dimension} values per frame, but {model} "
-            f"takes {inputs:g}: {MISMATCH}"
+            f"expects {inputs:g}: {MISMATCH}"
         )
 
 

@@ -217,8 +217,8 @@ class Combination:
         if not (min(self.weights) >= 0 and abs(sum(self.weights) - 1) < 1e-5):
             weights = ", ".join(f"{weight:g}" for weight in self.weights)
             raise CombinationError(
-                f"weights {weights}: give one weight per system. None may be negative, and they "
-                "must add up to 1"
+                f"the weights {weights} are not allowed: give one weight per system, none of them "
+                "negative, with a sum of 1"
             )
 
 

@@ -75,10 +75,10 @@ def make_lattices(
     total = len(scorer.store.ids)
     if len(failed) > config.max_failed * total:
         raise LatticeFailuresError(
-            f"{len(failed)} of {total} utterances have no lattice, more than `max_failed` ="
-            f" {config.max_failed:g}: "
+            f"{len(failed)} of {total} utterances have no lattice, but `max_failed` allows a share"
+            f" of only {config.max_failed:g}: "
             + "; ".join(f"{name} ({why})" for name, why in failed[:5])
-            + f"; all are listed in {out / 'failed.tsv'}"
+            + f"; all of them are listed in {out / 'failed.tsv'}"
         )
     return _headline(shards, len(failed))
 

@@ -285,7 +285,10 @@ class SpeakerRecogniser(Recogniser):
         self._bundle = Path(bundle)
         self._settings = read_settings(self._bundle)
         if not self._settings.by_speaker:
-            raise BundleError(f"{bundle} recognises by utterance, not by speaker")
+            raise BundleError(
+                f"{bundle} recognises utterance by utterance, not speaker by speaker: load it with "
+                "`NetworkRecogniser`"
+            )
         self.frontend_config = self._settings.frontend
         self.frontend = Frontend(self.frontend_config)
         self.detector = load_detector(self._bundle, self.frontend_config)
@@ -466,7 +469,7 @@ def load_recogniser(
     ctc = is_ctc(bundle)
     settings = None if ctc else read_settings(bundle)
     if int8 and not (ctc and device == "cpu"):
-        raise BundleError(f"{bundle}: only CTC networks on the CPU compute in 8 bits (--int8)")
+        raise BundleError(f"{bundle}: --int8 is possible only for CTC networks on the CPU")
     if settings is None:
         return CtcRecogniser(bundle, device, fast, int8)
     kind = SpeakerRecogniser if settings.by_speaker else NetworkRecogniser

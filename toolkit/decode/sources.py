@@ -177,8 +177,8 @@ class Inputs:
             raise SourceError(f"{folder} is a Kaldi data directory: {_AS_CUTS.format(folder)}")
         if other_files := [path for path in other_files if _may_be_audio(path)]:
             logger.warning(
-                "%s: left out %d files that may be audio, such as %s. If such a file can be read, "
-                "give its path. Convert the others, for example to WAV",
+                "%s: left out %d files that may be audio, such as %s. To transcribe such a file, "
+                "give its path. If the toolkit cannot read it, convert it, for example to WAV",
                 *(folder, len(other_files), other_files[0]),
             )
         if not paths:
@@ -263,7 +263,7 @@ class Inputs:
             )
         paths = [Path(os.fsdecode(line.strip())) for line in lines if line.strip()]
         if not paths:
-            raise SourceError("standard input is empty: neither a list of paths nor audio")
+            raise SourceError("standard input is empty: expected a list of paths or an audio file")
         return [self._file(path, path.stem) for path in paths]
 
 

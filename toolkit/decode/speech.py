@@ -252,8 +252,9 @@ def train_speech_detector(
     spoken = [copies for copies in spoken if copies]
     if len(spoken) < 1 / HELD_OUT:
         raise SpeechDetectorError(
-            f"a speech detector needs at least {round(1 / HELD_OUT)} utterances of "
-            f"{LEAST_FRAMES * config.frame_shift_ms / 1000:g} s, but there are {len(spoken)}"
+            f"cannot train a speech detector: this needs {round(1 / HELD_OUT)} utterances of at "
+            f"least {LEAST_FRAMES * config.frame_shift_ms / 1000:g} s, but there are only "
+            f"{len(spoken)}"
         )
     sounds = []
     for _ in range(SOUNDS):

@@ -167,7 +167,7 @@ def enough_words_to_tune(words: int, consequence: str) -> bool:
     """
     if words < MIN_WORDS:
         logger.warning(
-            "NOT TUNED: the development splits have %d words, fewer than %d; %s",
+            "NOT TUNED: the development splits have %d words, fewer than the required %d; %s",
             *(words, MIN_WORDS, consequence),
         )
     return words >= MIN_WORDS
@@ -236,7 +236,7 @@ def tune(
         best = _best(counted, tie_break, scale, keep)
         if scale is not None:
             logger.info(
-                "searched at an acoustic scale of %g: %.2f %% WER with %s",
+                "search at an acoustic scale of %g: %.2f %% WER with the chosen weights, %s",
                 *(scale, counted[best].percent),
                 ", ".join(f"{axis.name} {x:g}" for axis, x in zip(grid, best, strict=True)),
             )

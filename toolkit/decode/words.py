@@ -517,7 +517,10 @@ def align_labels(log_probs: np.ndarray, labels: Sequence[int], blank: int) -> La
     state = states - 1 if scores[-1] >= scores[-2] else states - 2
     score = float(scores[state])
     if score == -math.inf:
-        raise CtcDecodeError("the text has no path through the posteriors")
+        raise CtcDecodeError(
+            "the text has probability 0 under the network's posteriors. Check that the audio and "
+            "the text belong together"
+        )
     # Backward, block by block: the steps of a block are computed again from its checkpoint.
     path = np.zeros(frames, np.int64)
     for number in range(len(blocks) - 1, -1, -1):

@@ -156,7 +156,9 @@ def undecodable(path: str | Path, source: Path | BinaryIO, error: Exception) -> 
     if type(error) is soundfile.SoundFileRuntimeError:  # raised by `open_audio`
         return AudioError(f"{path}: {error}")
     reason = getattr(error, "error_string", error)  # without the name of what was opened
-    return AudioError(f"{path}: {reason} (truncated or not audio; `ffmpeg -i` may repair it)")
+    return AudioError(
+        f"{path}: {reason} (the file is truncated or not audio; `ffmpeg -i` may repair it)"
+    )
 
 
 def _read(
@@ -187,7 +189,7 @@ def _read(
         raise undecodable(path, source, error) from error
     if len(samples) < length:
         raise AudioError(
-            f"{path}: truncated, {len(samples)} of {length} samples could be decoded; "
+            f"{path}: truncated: only {len(samples)} of {length} samples could be decoded; "
             "fetch the file again"
         )
     return samples, rate
@@ -320,7 +322,7 @@ def _file_blocks(
         samples = file.read(min(size, length - done), dtype="float32", always_2d=True)
         if not len(samples):
             raise AudioError(
-                f"{name}: truncated, {done} of {length} samples could be decoded; "
+                f"{name}: truncated: only {done} of {length} samples could be decoded; "
                 "fetch the file again"
             )
         done += len(samples)

@@ -83,16 +83,19 @@ def _audio_files(folder: Path) -> list[_Audio]:
     suffixes = AUDIO_SUFFIXES | MEDIA_SUFFIXES
     paths = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in suffixes)
     if not paths:
-        raise AugmentError(f"{folder} contains no audio. Give a folder of recordings")
+        raise AugmentError(
+            f"{folder} contains no audio. Set `augment.noise` or `augment.rooms` to a folder of "
+            "audio files"
+        )
     files = []
     for path in paths:
         try:
             with open_audio(path) as file:
                 seconds, channels = file.frames / file.samplerate, file.channels
         except (soundfile.SoundFileError, OSError, ArithmeticError) as error:
-            raise AugmentError(f"{path}: {error}; remove it from the folder") from error
+            raise AugmentError(f"{path}: {error}; remove this file") from error
         if not seconds:
-            raise AugmentError(f"{path}: no samples; remove it from the folder")
+            raise AugmentError(f"{path} contains no samples; remove this file")
         files.append(_Audio(str(path), seconds, channels))
     return files
 

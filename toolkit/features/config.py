@@ -163,10 +163,13 @@ class AugmentConfig(Settings):
             )
         if self.degrades and not self.speeds:
             raise ValueError(
-                "`noise` and `rooms` need `speeds`: use (1.0,) for copies at the same speed"
+                "`noise` and `rooms` need `speeds`: set it to (1.0,) for copies at the original "
+                "speed"
             )
         if len(self.snr) != 2 or self.snr[0] > self.snr[1]:
-            raise ValueError(f"`snr` is {self.snr} but must be the lowest and the highest in dB")
+            raise ValueError(
+                f"`snr` is {self.snr} but must be two ratios in dB, the lowest and the highest"
+            )
 
     @property
     def degrades(self) -> bool:
@@ -256,8 +259,8 @@ class SelectionConfig(Settings):
         """Raise a ValueError if settings contradict each other."""
         if not 0 <= self.band_hertz[0] < self.band_hertz[1]:
             raise ValueError(
-                f"`band_hertz` is {self.band_hertz} but must be the lowest and the highest "
-                "frequency"
+                f"`band_hertz` is {self.band_hertz} but must be two frequencies, the lowest and "
+                "the highest"
             )
 
 

@@ -170,10 +170,11 @@ def extract(
         num_short = len(failed) - counted
         short = f", {num_short} of them shorter than a window" if num_short else ""
         raise ExtractError(
-            f"{len(failed)} of {total} utterances have no features{short}. At most a share of "
-            f"`max_failed_share` = {config.max_failed_share:g} may fail, not counting utterances "
-            "shorter than a window, and at least one utterance must have features. The first "
-            f"without is {': '.join(failed[0])}. All are listed in {out / FAILED}"
+            f"{len(failed)} of {total} utterances have no features{short}. The share of utterances "
+            "without features, not counting those shorter than a window, may be at most "
+            f"`max_failed_share` = {config.max_failed_share:g}, and at least one utterance must "
+            f"have features. The first utterance without features is {': '.join(failed[0])}. "
+            f"All are listed in {out / FAILED}"
         )
     if failed:
         logger.warning(
@@ -218,7 +219,10 @@ def pack_shards(cuts: "Iterable[MonoCut]", hours: float) -> "list[list[MonoCut]]
     ids = set()
     for cut in cuts:
         if cut.id in ids:
-            raise ExtractError(f"{cut.id}: two cuts have this id. Exclude one (the check lists it)")
+            raise ExtractError(
+                f"{cut.id}: two cuts have this id. Exclude one of them (the data check lists "
+                "repeated ids)"
+            )
         ids.add(cut.id)
         speakers.setdefault(speaker_of(cut), []).append(cut)
     if not speakers:

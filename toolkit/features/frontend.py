@@ -150,7 +150,9 @@ class Frontend:
         """Raise a TooShortError if the samples do not fill one window."""
         window = round(self.config.frame_length_ms * self.config.sampling_rate / 1000)
         if samples.numel() < window:
-            raise TooShortError(f"{samples.numel()} samples are fewer than one window of {window}")
+            raise TooShortError(
+                f"the utterance has {samples.numel()} samples, fewer than one window of {window}"
+            )
 
     def _compute(self, *scaled: Tensor) -> Tensor:
         """Compute the features of utterances [S], concatenated: [sum of T, F]."""

@@ -136,7 +136,7 @@ class Cmvn:
         if features.shape[1] != len(self.prior_mean):
             raise NormaliserError(
                 f"the features have {features.shape[1]} dimensions, but the normaliser has "
-                f"{len(self.prior_mean)}. Extract them with the model's front end"
+                f"{len(self.prior_mean)}. Extract the features with the model's front end"
             )
         residual = self.subtract_mean(features, state)  # [T, F] x_t - m_t
         counted = counted_frames(features, self.kind).numpy()
@@ -188,10 +188,10 @@ class Cmvn:
             if not mean.shape == residual.sum.shape == residual.sumsq.shape or not residual.count:
                 raise ValueError("its vectors have different lengths, or its frame count is 0")
             if not all(x.float().isfinite().all() for x in (mean, residual.mean, residual.std)):
-                raise ValueError("its means or deviations are beyond the range of float32")
+                raise ValueError("a mean or standard deviation is beyond the range of float32")
             scope = data.get("scope", "causal")
             if scope not in get_args(Scope):
-                raise ValueError(f"its scope {quoted(str(scope))} is not known")
+                raise ValueError(f"its `scope`, {quoted(str(scope))}, is not a known value")
             return cls(mean, residual, data["prior_frames"], scope, data["kind"])
 
 

@@ -253,7 +253,7 @@ def _pax_path(records: bytes) -> str:
             except ValueError:
                 break
         records = records[length:]
-    raise tarfile.ReadError("a pax header has no name")
+    raise tarfile.ReadError("a pax header contains no file name")
 
 
 def member_header(name: str, size: int) -> bytes:
@@ -552,7 +552,7 @@ class ShardStore(Generic[Value]):
         with reading(path, self._error, self._advice, damage), open(path, "rb") as file:
             place = self._index(path).get(utterance)
             if place is None:
-                raise ValueError("it is not in the file")
+                raise ValueError("the file contains no such utterance")
             yield file, *place
 
     def iter(self) -> Iterator[tuple[str, Value]]:
@@ -636,11 +636,12 @@ class FeatureStore(ShardStore[Tensor]):
             if repeated is not None:
                 raise StoreError(
                     f"{self.path}: {repeated!r} is the id of several utterances. Ids must be unique"
-                    " in the whole corpus or data lake; change them there and extract again"
+                    " in the whole corpus or data lake; change them there and extract the features"
+                    " again"
                 )
             raise StoreError(
                 f"{self.path} contains {len(self._entries)} utterances, but {MANIFEST} lists "
-                f"{self.manifest['utterances']}; extract them again"
+                f"{self.manifest['utterances']}; extract the features again"
             )
 
     def _read_cuts(self, shard: int) -> list[str]:
@@ -654,7 +655,7 @@ class FeatureStore(ShardStore[Tensor]):
                 if DIGITAL_SILENCE in custom:
                     validated(custom, _SILENCE_FORM, f"line {len(names) + 1}")
                     if any(len(span) != 2 for span in custom[DIGITAL_SILENCE]):
-                        raise ValueError(f"`{DIGITAL_SILENCE}` must hold pairs of frames")
+                        raise ValueError(f"`{DIGITAL_SILENCE}` must contain pairs of frame numbers")
                 self._entries[cut["id"]] = _Entry(
                     shard=shard,
                     row=len(names),
@@ -671,7 +672,7 @@ class FeatureStore(ShardStore[Tensor]):
             if names and (
                 table.shape != (len(names), self.dimension) or not table.isfinite().all()
             ):
-                raise ValueError(f"`cmn_sum` must hold {self.dimension} numbers in every line")
+                raise ValueError(f"`cmn_sum` must contain {self.dimension} numbers in every line")
         self._sums.append(table)
         self._frames.append(frames)
         return names
@@ -784,8 +785,8 @@ class FeatureStore(ShardStore[Tensor]):
             return self._entries[name]
         except KeyError:
             raise StoreError(
-                f"{name}: no such utterance in {self.path} (its failed.tsv lists the utterances "
-                "that could not be extracted)"
+                f"{name}: no such utterance in {self.path} (the file failed.tsv there lists the "
+                "utterances whose features could not be extracted)"
             ) from None
 
 

@@ -98,7 +98,7 @@ def name_speakers(
     if len(by_recording) > MAX_RECORDINGS:
         raise SpeakerClusteringError(
             f"{len(by_recording)} recordings have no speaker label, but at most {MAX_RECORDINGS} "
-            "can be clustered. Name the speakers, or set corpus.speakers=recording"
+            "can be clustered. Add the speakers to the corpus, or set `corpus.speakers=recording`"
         )
     statistics = map_in_processes(
         partial(_statistics_of, read_features=read_features), list(by_recording.values()), jobs

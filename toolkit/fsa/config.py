@@ -36,12 +36,12 @@ class Beam(Settings):
         """Raise a ValueError if settings contradict each other."""
         if math.isinf(self.search):
             raise ValueError(
-                "the beam `search` is infinite, but `max_active` can narrow only a finite beam; "
-                "use e.g. 100"
+                "the beam `search` is infinite, but `max_active` can narrow only a finite beam: "
+                "set `search` to a number such as 100"
             )
         if not self.min_active < self.max_active:
             raise ValueError(
-                f"`min_active` is {self.min_active} but must be below `max_active`, "
+                f"`min_active` is {self.min_active} but must be below `max_active`, which is "
                 f"{self.max_active}"
             )
 
@@ -59,7 +59,7 @@ class Beam(Settings):
         """
         factors = tuple(factors)
         if not all(0 < factor < math.inf for factor in factors):
-            raise ValueError(f"`retries` are {factors} but must be positive factors")
+            raise ValueError(f"`retries` is {factors}, but its factors must be positive and finite")
         return [self, *(self.widened(factor) for factor in factors)]
 
 

@@ -114,7 +114,9 @@ def compose_words(
     """
     lg = connect(compose(lexicon, grammar))
     if not lg.num_arcs:
-        raise CompositionError("lexicon and language model have no sentence in common")
+        raise CompositionError(
+            "the language model accepts no sentence that consists of words of the lexicon"
+        )
     lg = determinize(lg)
     labels = np.where(lg.labels >= first_label_disambig, np.int32(EPSILON), lg.labels)
     spoken = np.append(0, np.cumsum(lg.words < first_word_disambig))

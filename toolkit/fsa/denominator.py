@@ -47,7 +47,7 @@ def phone_ngram(sentences: Iterable[Sequence[int]], config: PhoneNgramConfig) ->
             counts[history][int(phone)] += 1
             history = (*history, int(phone))[1 - config.order :]
     if not counts:
-        raise ValueError("no phones to estimate an n-gram from")
+        raise ValueError("the sentences contain no phones to estimate an n-gram from")
     return _acceptor(_merged(counts, config), config.order)
 
 
@@ -176,11 +176,14 @@ class Denominator:
             raise ValueError("the sizes of its tensors do not match")
         ends = np.concatenate([self.source, self.target])
         if not arcs or ends.min() < 0 or ends.max() >= states or self.pdf.min(initial=0) < 0:
-            raise ValueError("transitions between states that do not exist")
+            raise ValueError(
+                "it has no transitions, a pdf below 0, or transitions between states that do not "
+                "exist"
+            )
         if (np.diff(self.source.astype(np.int64) * states + self.target) <= 0).any():
-            raise ValueError("transitions that are not sorted")
+            raise ValueError("its transitions are not sorted")
         if not (self.weight > 0).all() or not (self.initial >= 0).all():
-            raise ValueError("weights that are not positive, or negative probabilities")
+            raise ValueError("a weight is not positive, or an initial probability is negative")
 
 
 _SHAPES = {

@@ -157,7 +157,7 @@ def _check(n: int, lattice: Lattice, reference: Tensor, scores: Tensor) -> None:
         )
     if int(lattice.labels.max()) > scores.shape[2]:
         raise LatticeMismatchError(
-            f"utterance {n} of the batch: its lattice has pdf {int(lattice.labels.max()) - 1}, "
-            f"but the network has {scores.shape[2]} outputs. Make the lattices with the network's "
-            "own graph"
+            f"utterance {n} of the batch: its lattice contains pdf "
+            f"{int(lattice.labels.max()) - 1}, but the network has {scores.shape[2]} outputs. Make "
+            "the lattices with the graph of this network"
         )

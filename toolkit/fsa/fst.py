@@ -296,7 +296,7 @@ def _check_arcs(tensors: dict[str, np.ndarray]) -> None:
     if arcs.shape[1] != 4 or lengths != {len(arcs)} or len(splits) != len(arcs) + 1:
         raise ValueError("the sizes of its tensors do not match")
     if splits[0] != 0 or splits[-1] != len(words) or (np.diff(splits) < 0).any():
-        raise ValueError("output labels that belong to no arc")
+        raise ValueError("it has output labels that belong to no arc")
     if (words <= EPSILON).any():
         raise ValueError("output labels below 1")
     if not len(arcs):
@@ -304,10 +304,10 @@ def _check_arcs(tensors: dict[str, np.ndarray]) -> None:
     source, target, labels = arcs[:, 0], arcs[:, 1], arcs[:, 2]
     final = int(arcs[:, :2].max())
     if final > len(arcs) or (arcs[:, :2] < 0).any():
-        raise ValueError("more states than its arcs can connect, or state numbers below 0")
+        raise ValueError("it has more states than its arcs can connect, or state numbers below 0")
     if (np.diff(source) < 0).any() or (source == final).any():
-        raise ValueError("arcs that are not sorted by their source states")
+        raise ValueError("its arcs are not sorted by source state")
     if not np.array_equal(labels == FINAL, target == final) or (labels < FINAL).any():
-        raise ValueError("arcs to the final state without label -1, or other arcs with that label")
+        raise ValueError("an arc to the final state lacks the label -1, or another arc has it")
     if (labels == EPSILON).any():
         raise ValueError("arcs with input epsilon")

@@ -36,14 +36,14 @@ def grammar_acceptor(arpa: Path, words_table: Path | SymbolTable) -> Fst:
     try:
         model = read_arpa(arpa)
     except ArpaError as error:
-        raise GrammarError(f"cannot make a grammar from this file: {error}") from error
+        raise GrammarError(f"cannot make a grammar from an ARPA file: {error}") from error
     ids = np.array([table.get(word, -1) for word in model.vocabulary])
     backoff = table["#0"]
     for reserved in (EPSILON, backoff):
         if reserved in ids:
             raise GrammarError(
-                f"{arpa} has n-grams of {table.symbol(reserved)!r}, which is a reserved symbol: "
-                "train the language model without it"
+                f"{arpa} contains n-grams with the reserved symbol {table.symbol(reserved)!r}: "
+                "train the language model without this symbol"
             )
     fst = connect(_Contexts(model, ids).acceptor(ids, backoff))
     symbols = {table.get(symbol, -1) for symbol in (START, END, UNKNOWN)}
@@ -51,7 +51,7 @@ def grammar_acceptor(arpa: Path, words_table: Path | SymbolTable) -> Fst:
         word = max({*model.vocabulary} - {START, END, UNKNOWN}, default="")
         raise GrammarError(
             f"{arpa}: none of its words, such as {word!r}, is in "
-            f"{'the lexicon' if is_table else words_table}: use the same spelling in both"
+            f"{'the lexicon' if is_table else words_table}: use the same spelling of words in both"
         )
     return fst
 

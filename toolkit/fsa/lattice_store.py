@@ -190,7 +190,9 @@ class LatticeStore(Generic[Read, Info]):
         shard, number = self._place(utterance)
         lengths = self.headers[shard].lengths
         if lengths is None:
-            raise LatticeStoreError(f"{shard}: {self._codec.name} are stored without their lengths")
+            raise LatticeStoreError(
+                f"{shard}: {self._codec.name} files do not store the lengths of their lattices"
+            )
         return lengths[number]
 
     def info(self, utterance: str) -> Info:
@@ -284,7 +286,7 @@ def encode(lattices: Sequence[LatticeArcs], graph: GraphIndex) -> bytes:
     order = np.lexsort((position, row))
     row, position = row[order], position[order].astype(np.int64)
     if ((np.diff(row) == 0) & (np.diff(position) == 0)).any():
-        raise LatticeError("a lattice has the same arc of its graph twice in one frame")
+        raise LatticeError("a lattice contains the same graph arc twice in one frame")
     # 2. Ranks within the states of each row, as differences.
     source = np.searchsorted(graph.first, position, side="right") - 1
     begins_state = (np.diff(row, prepend=-1) != 0) | (np.diff(source, prepend=-1) != 0)
@@ -295,7 +297,9 @@ def encode(lattices: Sequence[LatticeArcs], graph: GraphIndex) -> bytes:
     # 3. Only arcs on paths can be read back.
     decoded = _decode_positions(graph, frames, codes)
     if decoded is None or not np.array_equal(decoded[0], position):
-        raise LatticeError("a lattice has arcs on no path from the start to the end of its graph")
+        raise LatticeError(
+            "a lattice contains arcs that are on no path from the start to the end of the graph"
+        )
     numbers = np.concatenate([[len(codes)], frames, codes]).astype(_NUMBER)
     # All low bytes, then all second ones, ...: the high ones are nearly all 0.
     return lzma.compress(numbers.view(np.uint8).reshape(-1, _NUMBER.itemsize).T.tobytes())
@@ -323,7 +327,7 @@ class LatticeBlock:
         numbers = numbers.astype(np.int64)
         self._frames, codes = numbers[1 : size + 1], numbers[size + 1 :]
         if len(self._frames) != size or numbers[0] != len(codes):
-            raise LatticeError("damaged lattices (the number of lattices or of arcs is wrong)")
+            raise LatticeError("damaged lattices (the stored number of lattices or arcs is wrong)")
         decoded = _decode_positions(graph, self._frames, codes)
         if decoded is None:
             raise LatticeError("damaged lattices (they do not fit this graph)")
@@ -515,15 +519,17 @@ class GraphCodec(LatticeCodec[LatticeArcs, Lattice, GraphInfo]):
         """Check a shard's metadata; see `LatticeCodec.header`."""
         content = json.loads(metadata["lattices"])
         if validated(content, {"format": int})["format"] != FORMAT:
-            raise ValueError(f"format {content['format']}, but this version reads {FORMAT}")
+            raise ValueError(f"format {content['format']}, but this version reads format {FORMAT}")
         fields = from_plain(_GraphFields, content)
         if len(fields.lengths) != len(fields.ids) or sum(fields.lengths) != fields.frames:
-            raise ValueError("its lattices' lengths do not fit its utterances and frames")
+            raise ValueError(
+                "its lattice lengths do not fit the numbers of its utterances and frames"
+            )
         if fields.graph != self.digest:
             raise LatticeStoreError(
-                f"{path}: it was made with another graph ({fields.graph}) than {self._path} "
-                f"({self.digest}). Give the graph of these lattices, or make the lattices again "
-                "with the given graph"
+                f"{path}: its lattices were made with another graph (digest {fields.graph}) than "
+                f"{self._path} (digest {self.digest}). Give the graph of these lattices, or make "
+                "the lattices again with the given graph"
             )
         info = GraphInfo(fields.retried, fields.failed, fields.arcs)
         failed = tuple(utterance for utterance, _ in fields.failed)
@@ -628,7 +634,9 @@ class ScoredCodec(LatticeCodec[ScoredLattices, ScoredLattices, Searches]):
         passes = [len(search["seconds"]) for search in header.info if search["beam"]]
         ends = np.cumsum([0, *passes]).tolist()
         if ends[-1] != len(lattices):
-            raise ValueError(f"it has {len(lattices)} lattices, but the searches made {ends[-1]}")
+            raise ValueError(
+                f"it contains {len(lattices)} lattices, but its header lists {ends[-1]}"
+            )
         return lambda number: tuple(lattices[ends[number] : ends[number + 1]])
 
 
@@ -716,7 +724,9 @@ class _WordFields:
     def of(cls, metadata: dict[str, str]) -> "_WordFields":
         content = json.loads(metadata["lattices"])
         if validated(content, {"format": int})["format"] != WORD_FORMAT:
-            raise ValueError(f"format {content['format']}, but this version reads {WORD_FORMAT}")
+            raise ValueError(
+                f"format {content['format']}, but this version reads format {WORD_FORMAT}"
+            )
         return from_plain(cls, content)
 
 
@@ -789,7 +799,7 @@ class WordCodec(LatticeCodec[WordLattice, WordLattice, WeightsUsed]):
 def _slices(splits: np.ndarray, count: int) -> list[slice]:
     """Return the slices between consecutive splits."""
     if len(splits) != count + 1:
-        raise ValueError(f"there are {len(splits)} splits for {count} utterances")
+        raise ValueError(f"{len(splits)} boundaries do not divide it into {count} utterances")
     return [slice(a, b) for a, b in pairwise(splits)]
 
 

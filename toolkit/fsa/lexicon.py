@@ -131,9 +131,9 @@ def pack_label(phone: int, word: int = 0) -> int:
     """
     if not (phone < MAX_PHONES and word < MAX_WORDS):
         raise LexiconSizeError(
-            f"the lexicon has the phone id {phone} and the word id {word}, but alignment supports "
-            f"fewer than {MAX_PHONES:,} phones and {MAX_WORDS:,} words; make the lexicon smaller "
-            "(`lang.words`, `lang.vocabulary_size`)"
+            f"the lexicon contains the phone id {phone} and the word id {word}, but alignment "
+            f"supports fewer than {MAX_PHONES:,} phones and {MAX_WORDS:,} words: make the lexicon "
+            "smaller (`lang.words`, `lang.vocabulary_size`)"
         )
     return word * MAX_PHONES + phone
 

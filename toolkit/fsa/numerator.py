@@ -113,7 +113,7 @@ class NumeratorMaker:
 
     def __init__(self, senones: Senones, denominator: Denominator, tolerance: int) -> None:
         if not senones.topology.onset:
-            raise ValueError("the senones need the low-rate topology; see Topology.at_low_rate")
+            raise ValueError("make the senones with the low-rate topology (`Topology.at_low_rate`)")
         self._senones = senones
         self._denominator = denominator
         self._tolerance = tolerance

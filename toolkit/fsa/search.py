@@ -235,5 +235,5 @@ def intersect_two_frames() -> str:
     path = lattice and best_path(lattice)
     expected = math.log(0.6) - 0.5 + math.log(0.7) - 0.25
     if not path or path.words != [1, 2] or abs(path.score - expected) > 1e-5:
-        raise RuntimeError(f"the search found {path}, not the words [1, 2] at {expected}")
+        raise RuntimeError(f"the search found {path}, not the words [1, 2] with score {expected}")
     return f"dense pruned intersection ({search_engine()})"

@@ -357,7 +357,9 @@ class Gmm:
         # A weight of 0 does no harm while its pdf has another Gaussian.
         finite = gmm._matrix.isfinite().all() and (gmm._constant.isfinite() | weights.eq(0)).all()
         if not (finite and torch.bincount(owner, weights).gt(0).all()):
-            raise ValueError("a pdf has no weight, or densities beyond the range of float32")
+            raise ValueError(
+                "all weights of a pdf are 0, or its densities are beyond the range of float32"
+            )
         return gmm
 
     def __reduce__(self) -> tuple:
@@ -444,7 +446,7 @@ class LazyGmmScores:
             self.gmm.num_pdfs
         ):
             raise GmmError(
-                f"the senones have pdf {int(self.pdfs.max())}, but the mixtures have only "
+                f"the senones contain pdf {int(self.pdfs.max())}, but the mixtures model only "
                 f"{self.gmm.num_pdfs} pdfs: senones and mixtures come from different systems. "
                 "Restore the model or train it again"
             )

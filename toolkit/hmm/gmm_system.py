@@ -51,7 +51,7 @@ class GmmSystem:
         if disagreeing:
             raise GmmError(
                 f"{folder}: {disagreeing}, but gmm.safetensors has {num_pdfs} pdfs of {dimension} "
-                "dimensions: the files come from different systems. Restore them or train the "
+                "dimensions: the files are from different systems. Restore the files or train the "
                 "system again"
             )
 

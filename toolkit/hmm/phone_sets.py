@@ -84,8 +84,8 @@ def read_roots(path: Path, topology: Topology) -> list[RootGroup]:
             or fields[1] not in ("split", "not-split")
         ):
             raise PhoneSetError(
-                f"{path}:{number}: expected `shared split PHONE ...` (or not-shared, not-split), "
-                f"found {line!r}"
+                f"{path}:{number}: expected `shared split PHONE ...` (or `not-shared` instead of "
+                f"`shared`, `not-split` instead of `split`), found {line!r}"
             )
         phones = phone_ids(fields[2:], topology, f"{path}:{number}")
         for phone in phones:
@@ -98,13 +98,13 @@ def read_roots(path: Path, topology: Topology) -> list[RootGroup]:
         silence = {topology.is_silence(phone) for phone in phones}
         if len(silence) > 1:
             raise PhoneSetError(
-                f"{path}:{number}: silence and speech phones cannot share a root; give each kind "
-                f"its own line"
+                f"{path}:{number}: silence and speech phones cannot share a root: write them on "
+                "different lines"
             )
         groups.append(RootGroup(phones, fields[1] == "split" and not silence.pop()))
     missing = [topology.phones[p - 1] for p in topology.phone_ids() if p not in line_of]
     if missing:
-        raise PhoneSetError(f"{path}: no root for {' '.join(missing)}; add a line with them")
+        raise PhoneSetError(f"{path}: no root for {' '.join(missing)}: add these phones to a line")
     return groups
 
 

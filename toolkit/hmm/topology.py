@@ -54,7 +54,7 @@ class Topology(Settings):
     def check(self) -> None:
         """Check that phones with an onset have two states and that silence phones exist."""
         if self.onset and (self.states, self.silence_states) != (2, 2):
-            raise ValueError("a phone with an onset has two states")
+            raise ValueError("with `onset`, `states` and `silence_states` must be 2")
         unknown = set(self.silence_phones) - set(self.phones)
         if unknown:
             raise ValueError(f"silence phones {sorted(unknown)} are not among the phones")

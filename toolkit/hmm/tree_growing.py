@@ -79,7 +79,7 @@ class TreeStatistics:
         if x.ndim != 2 or x.shape[1] != self.dimension:
             raise ValueError(f"expected features [T, {self.dimension}], got {list(x.shape)}")
         if not len(states) == len(left) == len(right) == len(x):
-            raise ValueError(f"{len(states)} states, but {len(x)} frames of features")
+            raise ValueError(f"got {len(states)} states for {len(x)} frames of features")
         keys = np.zeros(len(states), dtype=np.int64)
         for ids in (states, left, right):
             keys = keys << FIELD_BITS | np.asarray(ids, dtype=np.int64)
@@ -93,7 +93,10 @@ class TreeStatistics:
     def add(self, other: "TreeStatistics") -> None:
         """Add the statistics of other frames of the same features."""
         if other.dimension != self.dimension:
-            raise ValueError(f"cannot add {other.dimension} dimensions to {self.dimension}")
+            raise ValueError(
+                f"cannot add statistics of {other.dimension}-dimensional features to statistics of "
+                f"{self.dimension}-dimensional features"
+            )
         self._add(*other._sorted())
 
     def _add(self, keys: np.ndarray, sums: np.ndarray) -> None:
@@ -380,7 +383,7 @@ def build_tree(
     """
     if not statistics.frames:
         raise TreeError(
-            "there are no frames to grow a tree from. Check that utterances are aligned"
+            "there are no frames to grow a tree from. Check that the utterances have alignments"
         )
     contexts = statistics.contexts()
     grower = _Grower(contexts, topology, questions, config)
@@ -389,7 +392,9 @@ def build_tree(
     for group in sorted(groups, key=lambda group: min(group.phones)):
         kinds = {topology.is_silence(phone) for phone in group.phones}
         if len(kinds) > 1:
-            raise ValueError(f"phones {list(group.phones)} mix silence and speech in one root")
+            raise ValueError(
+                f"the phones {list(group.phones)} share a tree root, but mix silence and speech"
+            )
         for state in range(topology.num_states(group.phones[0])):
             ids = [topology.state_id(phone, state) for phone in group.phones]
             rows = np.flatnonzero(np.isin(contexts.states, ids))

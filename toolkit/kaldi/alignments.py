@@ -94,7 +94,9 @@ def import_alignments(table: Path, system: Path, out: Path, model: Path | None =
     alignments: dict[str, Tensor] = {}
     for utterance, states in read_int_vectors(table):
         if utterance in alignments:
-            raise KaldiAlignmentError(f"{table}: {utterance!r} occurs twice: remove one")
+            raise KaldiAlignmentError(
+                f"{table}: {utterance!r} occurs twice: remove one of its alignments"
+            )
         if state_of_id is not None:
             if len(states) and not 0 < states.min() <= states.max() < len(state_of_id):
                 invalid = states.max() if states.min() > 0 else states.min()
@@ -115,7 +117,7 @@ def _states_of_ids(model: Path, topology: Topology) -> np.ndarray:
     if sizes != [topology.num_states(phone) for phone in topology.phone_ids()]:
         raise KaldiAlignmentError(
             f"{model} and the system differ in their phones or numbers of states: make the system "
-            "from the model's tree with toolkit kaldi import-senones"
+            "from the tree of this model with `toolkit kaldi import-senones`"
         )
     # Phones of the topology are those of the model in the order of their ids.
     phone_index = np.searchsorted(sorted(transitions.num_states), transitions.phone)
@@ -188,8 +190,8 @@ def _states_of(entries: Iterable[CtmEntry], topology: Topology, num_frames: int)
     for entry in sorted(entries, key=lambda entry: entry.start):
         if entry.token not in topology.phones:
             raise ValueError(
-                f"no phone {entry.token!r} in the system, whose phones are "
-                f"{' '.join(topology.phones[:5])} ..."
+                f"no phone {entry.token!r} in the system, whose first phones are "
+                f"{' '.join(topology.phones[:5])}"
             )
         start = min(max(at, round(entry.start / seconds)), num_frames)
         end = min(max(start, round(entry.end / seconds)), num_frames)
@@ -208,7 +210,7 @@ def _states(topology: Topology, phone: int, frames: int) -> list[int]:
     """Distribute a phone's frames over its HMM states."""
     if frames < topology.min_frames(phone):
         raise ValueError(
-            f"{topology.phones[phone - 1]} has {frames} frames but needs "
+            f"phone {topology.phones[phone - 1]} has {frames} frames but needs at least "
             f"{topology.min_frames(phone)}"
         )
     number = topology.num_states(phone)
@@ -230,9 +232,10 @@ def _check_states(utterance: str, states: Tensor, topology: Topology) -> None:
         raise KaldiAlignmentError(f"{utterance}: has no frames")
     if states.min() < 0 or states.max() >= topology.num_state_ids:
         raise KaldiAlignmentError(
-            f"{utterance}: the states {int(states.min())} to {int(states.max())} are not within "
-            f"the system's 0 to {topology.num_state_ids - 1}: they belong to another system, "
-            "or are Kaldi's transition ids (give the model, or import phone times instead)"
+            f"{utterance}: the alignment has states {int(states.min())} to {int(states.max())}, "
+            f"but the system has only states 0 to {topology.num_state_ids - 1}: the alignment is "
+            "from another system, or contains Kaldi's transition ids (then give the Kaldi model, "
+            "or import phone times)"
         )
 
 

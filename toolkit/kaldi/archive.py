@@ -97,7 +97,8 @@ def parse_matrix(body: bytes, part: str = "") -> np.ndarray:
             raise ValueError(f"{part} is not a range")
         first, last = (0, size - 1) if match[1] is None else (int(match[1]), int(match[2]))
         if not first <= last < size and match[1] is not None:
-            raise ValueError(f"{part} goes beyond {' x '.join(map(str, matrix.shape))}")
+            shape = " x ".join(map(str, matrix.shape))
+            raise ValueError(f"the range {part} goes beyond the matrix of {shape}")
         slices.append(slice(first, last + 1))
     return matrix[tuple(slices)]
 
@@ -145,7 +146,8 @@ def kaldi_native_io() -> ModuleType:
         import kaldi_native_io
     except ImportError as error:
         raise ArchiveError(
-            f"kaldi_native_io cannot be imported ({error}): pip install kaldi_native_io"
+            f"the package kaldi_native_io cannot be imported ({error}). Run `pip install "
+            "kaldi_native_io`"
         ) from error
     return kaldi_native_io
 
@@ -184,7 +186,9 @@ def entries(table: Path, allow_pipes: bool = False, path_map: PathMap = ()) -> d
     table_entries = _scp(table, allow_pipes, path_map) if table.suffix == ".scp" else _ark(table)
     for entry in table_entries:
         if entry.key in entry_of_key:
-            raise ArchiveError(f"{table}: the key {quoted(entry.key)} occurs twice: remove one")
+            raise ArchiveError(
+                f"{table}: the key {quoted(entry.key)} occurs twice: remove one of the entries"
+            )
         entry_of_key[entry.key] = entry
     if not entry_of_key:
         raise ArchiveError(f"{table}: has no entries")
@@ -232,8 +236,8 @@ def scp_entry(
         if not allow_pipes:
             raise ArchiveError(
                 f"{where}: {key} is the output of a command ({quoted(source)}), which is not run. "
-                "Copy the table to an archive, for example with copy-feats; `toolkit kaldi` runs "
-                "the command with --allow-pipes"
+                "Copy the table to an archive, for example with copy-feats, or let `toolkit kaldi` "
+                "run the command with --allow-pipes"
             )
         return Entry(key, None, command=source)
     match = _RXFILENAME.fullmatch(source)
@@ -263,7 +267,7 @@ def _ark(table: Path) -> Iterator[Entry]:
     with opened(table) as file:
         if file.read(len(GZIP)) == GZIP:
             raise ArchiveError(
-                f"{table}: the archive is compressed by gzip: unpack it with gunzip first"
+                f"{table}: the archive is compressed with gzip: unpack it with gunzip first"
             )
         file.seek(0)
         while True:
@@ -300,7 +304,9 @@ def _key(table: Path, file: IO[bytes]) -> str:
     except UnicodeDecodeError:
         key = ""
     if letter != b" " or not key:
-        raise ArchiveError(f"{table}: not an archive (no key before byte {file.tell()}); {_ADVICE}")
+        raise ArchiveError(
+            f"{table} is not an archive: there is no key before byte {file.tell()}; {_ADVICE}"
+        )
     return key
 
 
@@ -329,7 +335,10 @@ def read_header(entry: Entry) -> Header:
     """
     with opened(entry.path) as file:
         if entry.offset > os.fstat(file.fileno()).st_size:
-            raise ArchiveError(f"{entry.key}: {entry.path} has no byte {entry.offset}; {_ADVICE}")
+            raise ArchiveError(
+                f"{entry.key}: {entry.path} ends before byte {entry.offset}, where this entry "
+                f"should begin; {_ADVICE}"
+            )
         file.seek(entry.offset)
         try:
             return _header(entry.path, file)
@@ -348,7 +357,7 @@ def read_shape(entry: Entry) -> tuple[int, int]:
         return rows, columns
     header = read_header(entry)
     if header.is_vector:
-        raise ArchiveError(f"{entry.key}: {entry.path} holds integers there, not features")
+        raise ArchiveError(f"{entry.key}: this entry of {entry.path} is integers, not features")
     rows, columns = header.shape
     return rows, columns
 
@@ -370,8 +379,9 @@ def _header(path: Path, file: IO[bytes]) -> Header:
         ) from error
     if start + header.size > os.fstat(file.fileno()).st_size:
         raise ArchiveError(
-            f"{path}: the {header.kind} of {' x '.join(map(str, header.shape))} at byte {start} "
-            f"goes beyond the end of the file; {_ADVICE}"
+            f"{path}: the object of type {header.kind} and size "
+            f"{' x '.join(map(str, header.shape))} at byte {start} goes beyond the end of the file;"
+            f" {_ADVICE}"
         )
     return header
 
@@ -399,7 +409,7 @@ def _parsed(header_bytes: bytes) -> Header:
     # Each integer of a binary file is preceded by a byte with its size.
     row_bytes, rows, column_bytes, columns = struct.unpack("<bibi", body[:10])
     if (row_bytes, column_bytes) != (4, 4):
-        raise ValueError("sizes are not of four bytes")
+        raise ValueError("the numbers of rows and columns are not integers of four bytes")
     _check_sizes(rows, columns)
     return Header(name, (rows, columns), 2 + len(kind) + 10 + rows * columns * _VALUE_BYTES[kind])
 
@@ -421,7 +431,7 @@ def read_matrix(entry: Entry) -> np.ndarray:
     else:
         header = read_header(entry)
         if header.is_vector:
-            raise ArchiveError(f"{entry.key}: {entry.path} holds integers there, not features")
+            raise ArchiveError(f"{entry.key}: this entry of {entry.path} is integers, not features")
         if header.kind == MATRIX:
             return _text(entry, lambda body: parse_matrix(body, entry.range))
         source = f"{entry.path}:{entry.offset}{entry.range}"
@@ -439,7 +449,7 @@ def read_vector(entry: Entry) -> np.ndarray:
     """
     header = read_header(entry)
     if not header.is_vector:
-        raise ArchiveError(f"{entry.key}: {entry.path} holds a matrix there, not integers")
+        raise ArchiveError(f"{entry.key}: this entry of {entry.path} is a matrix, not integers")
     if header.kind == INTEGERS:
         return _text(entry, parse_integers)
     with opened(entry.path) as file:
@@ -464,7 +474,7 @@ def decode_integers(content: bytes) -> np.ndarray:
     """Decode a binary vector to int32 [T]; raise a ValueError for other element sizes."""
     elements = np.frombuffer(content, INTEGER)
     if (elements["size"] != 4).any():
-        raise ValueError("an integer is not of four bytes")
+        raise ValueError("an integer does not have four bytes")
     return elements["value"].astype(np.int32)
 
 
@@ -541,7 +551,7 @@ class ArchiveWriter:
             return call(*arguments)
         except (RuntimeError, ArchiveError) as error:
             self._remove()
-            raise ArchiveError(f"{self._paths[0]}: cannot be written: is the disk full?") from error
+            raise ArchiveError(f"{self._paths[0]} cannot be written. Is the disk full?") from error
 
     def _remove(self) -> None:
         """Remove the archive and the scp file."""
@@ -590,8 +600,8 @@ def _int_vectors(table: Path, content: bytes) -> Iterator[tuple[str, np.ndarray]
                 yield key.decode(), integers
         except (ValueError, OverflowError) as error:
             raise ArchiveError(
-                f"{table}: not an archive of integer vectors at byte {offset} ({reason(error)}): "
-                "write it again"
+                f"{table}: there is no integer vector near byte {offset} ({reason(error)}). Write "
+                "the archive again"
             ) from error
 
 
@@ -664,7 +674,7 @@ def _entries(table: Path, key: str | None) -> dict[str, Entry]:
     table_entries = entries(table, allow_pipes=False)
     if key is not None and key not in table_entries:
         raise ArchiveError(
-            f"{table} has no {key!r}; its first key is {next(iter(table_entries))!r}"
+            f"{table} has no entry {key!r}; the first entry is {next(iter(table_entries))!r}"
         )
     return table_entries
 

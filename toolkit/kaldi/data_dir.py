@@ -190,11 +190,14 @@ def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
     for cut in cuts:
         if not has_audio(cut):
             raise ManifestError(
-                f"{cut.id} has Kaldi features and no audio: use the original Kaldi data directory"
+                f"{cut.id} has Kaldi features and no audio, so it cannot be written: use the "
+                "original Kaldi data directory"
             )
     for cut, next_cut in itertools.pairwise(cuts):
         if cut.id == next_cut.id:
-            raise ManifestError(f"utterance id {cut.id!r} occurs twice: remove one of them")
+            raise ManifestError(
+                f"the utterance id {cut.id!r} occurs twice: remove one of the two utterances"
+            )
     whole = all(
         cut.recording_id == cut.id
         and cut.start == 0
@@ -215,8 +218,8 @@ def write_kaldi_dir(cuts: Iterable[MonoCut], folder: Path) -> None:
     for name in [*sources, *utterances, *(c.id for c in cuts)]:
         if len(name.split()) != 1:
             raise ManifestError(
-                f"the utterance, recording or speaker {name!r} cannot have this id in Kaldi: rename"
-                " it, because ids must not be empty or contain white space"
+                f"the utterance, recording or speaker {name!r} needs another id, because ids in "
+                "Kaldi must not be empty or contain white space: rename it"
             )
     # 2. Write the tables.
     tables = {

@@ -206,7 +206,9 @@ def read_dict(folder: Path, policy: TextPolicy | None = None) -> KaldiDict:
     renamed = {p: SILENCE if p == optional[0] else SPOKEN_NOISE for p in silence}
     clash = sorted(speech & {SILENCE, SPOKEN_NOISE, *renamed})
     if clash:
-        raise KaldiDictError(f"{folder}: {clash[0]!r} is both silence and nonsilence")
+        raise KaldiDictError(
+            f"{folder}: the phone {clash[0]!r} is both a silence and a nonsilence phone"
+        )
 
     def to_toolkit_entry(entry: Entry) -> Entry | None:
         """Convert an entry to this toolkit's phones and spelling; None to leave it out."""
@@ -223,7 +225,7 @@ def read_dict(folder: Path, policy: TextPolicy | None = None) -> KaldiDict:
         if unknown:
             raise KaldiDictError(
                 f"{where}: the phone {quoted(unknown[0])} is not in any list of phones: add it to "
-                "one"
+                "silence_phones.txt or nonsilence_phones.txt"
             )
         entry = to_toolkit_entry((word, phones))
         if entry is not None:
@@ -231,7 +233,9 @@ def read_dict(folder: Path, policy: TextPolicy | None = None) -> KaldiDict:
         elif word not in _RESERVED:
             left_out[word] += 1
     if not lexicon:
-        raise KaldiDictError(f"{folder}: no word with a pronunciation is left")
+        raise KaldiDictError(
+            f"{folder}: the lexicon contains no word except those that the toolkit adds itself"
+        )
     notes = []
     if left_out:
         words = " ".join(sorted(left_out))
@@ -454,7 +458,9 @@ def read_lang(folder: Path, policy: TextPolicy | None = None) -> tuple[Lang, tup
             continue
         fields = split_words(line)
         if len(fields) < 3 or any(phone not in phones for phone in fields[2:]):
-            raise KaldiDictError(f"{path}:{number}: not `word word phone ...`: {quoted(line)}")
+            raise KaldiDictError(
+                f"{path}:{number}: expected `word word phone ...`, found {quoted(line)}"
+            )
         word = fields[0]
         phone_symbols = tuple(fields[2:])
         kinds = [_kind(phone, silence, optional) for phone in phone_symbols]
@@ -465,7 +471,9 @@ def read_lang(folder: Path, policy: TextPolicy | None = None) -> tuple[Lang, tup
         spelled = spelling.lexicon_key(word)
         lexicon.add(spelled, (kind or p for kind, p in zip(kinds, base_phones, strict=True)))
     if not lexicon:
-        raise KaldiDictError(f"{path}: no word with a pronunciation is left")
+        raise KaldiDictError(
+            f"{path}: the lexicon contains no word except those that the toolkit adds itself"
+        )
     notes = (f"words left out, because the toolkit adds its own: {' '.join(sorted(left_out))}",)
     lang = Lang.of(lexicon.with_positions() if with_marks else lexicon)
     lang = replace(lang, normaliser=spelling.id, tags=spelling.tags)

@@ -116,8 +116,8 @@ def read_features(cut: MonoCut) -> np.ndarray:
     size = round(cut.recording.duration * 1000 / FRAME_SHIFT_MS), feature_dimension(cut)
     if matrix.shape != size:
         raise ArchiveError(
-            f"{cut.id}: {entry.path} has {matrix.shape} values there, not {size}: the file has "
-            "changed. Prepare the data again"
+            f"{cut.id}: {entry.path} now contains {matrix.shape} values for this id, not {size}: "
+            "the file has changed. Prepare the data again"
         )
     return matrix
 

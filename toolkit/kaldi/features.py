@@ -62,7 +62,7 @@ def export_features(features: Path, out: Path, compress: bool = False, text: boo
       ArchiveError: an archive cannot be written, see `ArchiveWriter`.
     """
     if text and compress:
-        raise KaldiFeaturesError("text archives cannot be compressed: choose one of the two")
+        raise KaldiFeaturesError("text archives cannot be compressed: choose text or compression")
     store = FeatureStore(features)
     kaldi, out = kaldi_native_io(), Path(out)
     keys = _keys(store, out / RENAMED)
@@ -103,7 +103,8 @@ def _keys(store: FeatureStore, renamed: Path) -> dict[str, str]:
         new_of = {old: new for new, old in (line.split(" ", 1) for line in lines)}
     if not new_of.keys() & set(store.ids):
         raise KaldiFeaturesError(
-            f"{renamed} has none of the utterances of {store.path}: write to another folder"
+            f"{renamed} contains none of the utterances of {store.path}: write the Kaldi features "
+            "to another folder"
         )
     return {id: new_of.get(id, f"{store.speaker(id)}-{id}") for id in store.ids}
 
@@ -171,8 +172,8 @@ def import_features(
     cut_of_id = {cut["id"]: cut for cut in all_cuts if cut["id"] in entry_of_id}
     if not cut_of_id:
         raise KaldiFeaturesError(
-            f"{table} has none of the {len(all_cuts)} utterances; "
-            f"the first utterance in it is {next(iter(entry_of_id))!r}"
+            f"{table} contains none of the {len(all_cuts)} utterances of the data; the first "
+            f"utterance in this table is {next(iter(entry_of_id))!r}"
         )
     speakers: dict[str, list[str]] = {}
     for id in sorted(cut_of_id):
@@ -212,7 +213,7 @@ def _matrix(entry: Entry, dimension: int | None = None, bar: Bar | None = None) 
     matrix = read_matrix(entry)
     if not len(matrix) or (dimension is not None and matrix.shape[1] != dimension):
         shape = " x ".join(map(str, matrix.shape))
-        expectation = f", but the first utterance has {dimension} per frame" if dimension else ""
+        expectation = f", but the first utterance has {dimension} columns" if dimension else ""
         raise KaldiFeaturesError(
             f"{entry.key} has {shape} values{expectation}: remove this entry from the table"
         )
@@ -230,7 +231,7 @@ class _Rounding:
     def __call__(self, id: str, matrix: np.ndarray) -> torch.Tensor:
         if not np.isfinite(matrix).all() or np.abs(matrix).max() > HALF_MAX:
             raise KaldiFeaturesError(
-                f"{id} has values that are not finite or larger than {HALF_MAX:g} and cannot be "
+                f"{id} has values that are not finite or larger than {HALF_MAX:g}. They cannot be "
                 "stored: remove this entry from the table"
             )
         # Stores hold float16.

@@ -156,7 +156,7 @@ def _read(content: bytes) -> Fst:
     if flags & (_INPUT_SYMBOLS | _OUTPUT_SYMBOLS):
         raise ValueError("it contains symbol tables; clear them with fstsymbols")
     if not 0 <= start < states or states > len(content):
-        raise ValueError("it has no states, or no start")
+        raise ValueError("it has no states, or no start state")
     if kind == "const":
         # Aligned files pad states and arcs to multiples of 16 bytes.
         at += -at % _ALIGNMENT if flags & _ALIGNED else 0
@@ -174,7 +174,7 @@ def _read_text(content: bytes, at: int) -> tuple[int, str]:
     """Parse a string; return the offset after it, and the string."""
     (length,) = struct.unpack_from("<i", content, at)
     if not 0 <= length <= len(content):
-        raise ValueError("a name has an invalid length")
+        raise ValueError("a type name in its header has an invalid length")
     end = at + 4 + length
     return end, content[at + 4 : end].decode()
 
@@ -236,7 +236,7 @@ def _fst(start: int, finals: np.ndarray, source: np.ndarray, table: np.ndarray) 
     # Scores are log-probabilities, costs their negation.
     scores = -np.append(table["cost"], finals[ends])
     if np.isnan(scores).any() or (scores == np.inf).any():
-        raise ValueError("its costs are NaN or minus infinity")
+        raise ValueError("some of its costs are NaN or minus infinity")
     return Fst(
         source=source[order].astype(np.int32),
         target=target[order].astype(np.int32),
@@ -443,7 +443,7 @@ def load_graph(path: Path, model: Path | None = None) -> Fst:
         if graph.top_label > len(pdfs):
             raise GraphError(
                 f"{path} has the transition id {graph.top_label}, but {model} has only "
-                f"{len(pdfs)}: give the model for which the graph was made"
+                f"{len(pdfs)} transition ids: give the model for which the graph was made"
             )
         # Transition ids count from 1, pdfs from 0; labels are pdf + 1. Epsilon (0) stays.
         graph.labels[graph.labels > 0] = 1 + pdfs[graph.labels[graph.labels > 0] - 1]
@@ -471,7 +471,9 @@ def decode_table(
     names = {symbols[word]: word for word in symbols}
     unknown = set(np.unique(graph.words).tolist()) - names.keys()
     if unknown:
-        raise GraphError(f"{words}: has no word {min(unknown)}: give the words.txt of the graph")
+        raise GraphError(
+            f"{words} has no word with the id {min(unknown)}: give the words.txt of the graph"
+        )
     for utterance, entry in entries(table, allow_pipes).items():
         scores = torch.from_numpy(read_matrix(entry)) * acoustic_scale
         lattice = search_lattice(scores, graph, beam)

@@ -186,7 +186,7 @@ def _lattice(start: int, arcs: list[_Arc], frame_shift: float) -> WordLattice | 
             until = frames[state] + arc.frames
             # All paths to a state must take the same number of frames: a state has one time.
             if frames.setdefault(arc.target, until) != until:
-                raise ValueError("paths of different lengths to one state")
+                raise ValueError("two paths to the same state have different numbers of frames")
             num_pending[arc.target] -= 1
             if not num_pending[arc.target]:
                 ready.append(arc.target)
@@ -322,14 +322,16 @@ def import_lattices(
         lattices: dict[str, WordLattice | None] = {}
         for utterance, lattice in read_compact_lattices(archive, decoding.frame_shift):
             if utterance in utterances:
-                raise LatticeStoreError(f"{archive}: {utterance!r} occurs twice: remove one")
+                raise LatticeStoreError(
+                    f"{archive}: utterance {utterance!r} occurs twice: remove one of its lattices"
+                )
             utterances.add(utterance)
             lattices[utterance] = lattice
             unknown = set() if lattice is None else {*lattice.words.tolist()} - symbols.keys()
             if unknown:
                 raise LatticeStoreError(
-                    f"{archive}: {utterance}: {words} has no word {min(unknown)}: give the "
-                    "words.txt of the graph in which the lattices were found"
+                    f"{archive}: {utterance}: {words} has no word with the id {min(unknown)}: give "
+                    "the words.txt of the graph with which the lattices were made"
                 )
         failed += [utterance for utterance, lattice in lattices.items() if lattice is None]
         write_lattices(codec.path(out, number), lattices, codec, decoding)
@@ -365,7 +367,8 @@ def export_lattices(folder: Path, form: str, out: Path) -> int:
     clash = first_clash(names)
     if clash and form != "kaldi":
         raise LatticeStoreError(
-            f"{ids[clash[0]]} and {ids[clash[1]]} would be in the same file: use the format kaldi"
+            f"the lattices of {ids[clash[0]]} and {ids[clash[1]]} would be written to the same "
+            "file: use the format kaldi"
         )
     out.mkdir(parents=True, exist_ok=True)
     if form == "kaldi":

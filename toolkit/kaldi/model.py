@@ -56,7 +56,7 @@ class Stream:
         """Read a token that must be one of `words`."""
         word = self.token()
         if word not in words:
-            raise ValueError(f"{word[:20]!r} instead of {' or '.join(words)}")
+            raise ValueError(f"it has {word[:20]!r} instead of {' or '.join(words)}")
         return word
 
     def integer(self) -> int:
@@ -65,7 +65,7 @@ class Stream:
             return int(self.token())
         size, value = struct.unpack_from("<bi", self._content, self._at)
         if size not in (4, -4):
-            raise ValueError("an integer is not of four bytes")
+            raise ValueError("an integer does not have four bytes")
         self._at += 5
         return value
 
@@ -99,7 +99,7 @@ class Stream:
         """Read a binary vector of `count` numbers."""
         end = self._at + count * np.dtype(kind).itemsize
         if count < 0 or end > len(self._content):
-            raise ValueError(f"a vector of {count} numbers, more than the file has")
+            raise ValueError(f"the file is too short for a vector of {count} numbers")
         content, self._at = self._content[self._at : end], end
         return np.frombuffer(content, kind)
 
@@ -376,7 +376,7 @@ def _read_transitions(stream: Stream) -> KaldiTransitions:
     stream.expect(f"</{kind[1:]}")
     stream.expect("<LogProbs>")
     if len(stream.numbers()) != 1 + len(rows):
-        raise ValueError("its numbers of probabilities and transitions differ")
+        raise ValueError("the number of its probabilities differs from that of its transitions")
     stream.expect("</LogProbs>")
     stream.expect("</TransitionModel>")
     pdf, phone, state = np.array(rows, np.int64).reshape(-1, 3).T
@@ -563,8 +563,8 @@ def _roots(trees: Mapping[tuple[int, int], Node]) -> list[Root]:
                 names = f"{group[0]} and {state}"
                 pdf = min(group[1] & pdfs)
                 raise ValueError(
-                    f"pdf {pdf} belongs to the states {names} of phones; "
-                    "build a tree in which states do not share roots"
+                    f"pdf {pdf} belongs to the states {names} of its phones; "
+                    "build a tree in which different states do not share roots"
                 )
             groups.remove(group)
             pdfs, phones = pdfs | group[1], group[2] | phones
@@ -626,12 +626,13 @@ def read_senones(tree: Path, model: Path, phones: Path) -> Senones:
     lacking = sorted(sizes.keys() - symbols.keys())
     if lacking:
         raise KaldiModelError(
-            f"{phones}: has no phone {lacking[0]} of {model}: give the phones.txt of the model"
+            f"{phones} has no phone with the id {lacking[0]}, which {model} uses: give the "
+            "phones.txt of the model"
         )
     names = tuple(symbols[number] for number in sorted(sizes))
     silence = tuple(p for p in names if p.split("_")[0] in ("SIL", "SPN"))
     if "SIL" not in silence:
-        raise KaldiModelError(f"{phones}: has no phone SIL: rename the silence phone")
+        raise KaldiModelError(f"{phones} has no phone SIL: rename the silence phone to SIL")
     silence = ("SIL", *(phone for phone in silence if phone != "SIL"))
     silence_sizes = {sizes[table[phone]] for phone in silence}
     speech_sizes = {sizes[table[phone]] for phone in names if phone not in silence}

@@ -90,7 +90,7 @@ class LangConfig(Settings):
             )
         if self.words == "lexicon" and self.lexicon == "graphemes":
             raise ValueError(
-                "`words=lexicon` needs a lexicon with a list of words, which `graphemes` is not"
+                "`words=lexicon` needs a lexicon with a list of words; `lexicon=graphemes` has none"
             )
 
 
@@ -122,7 +122,9 @@ class NgramConfig(Settings):
         """Raise a ValueError for decreasing cutoffs, or cutoffs that drop words."""
         counts = self.min_counts
         if not counts or counts[0] != 1 or list(counts) != sorted(counts):
-            raise ValueError(f"`min_counts` is {counts}, but must start with 1 and not decrease")
+            raise ValueError(
+                f"`min_counts` is {counts}, but its values must start with 1 and must not decrease"
+            )
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def _probabilities(where: str, numbers: tuple[float, ...]) -> EntryProbabilities
     # Defaults of missing columns: `EVEN` for silence; the others do not change a score.
     share, silence, *factors = [*numbers, *(1.0, EVEN, 1.0, 1.0)[len(numbers) :]]
     if max(share, silence) > 1:
-        raise LexiconError(f"{where}: {max(share, silence):g} is not a probability (0 to 1)")
+        raise LexiconError(f"{where}: {max(share, silence):g} is not a probability between 0 and 1")
     silence = min(max(silence, LEAST), 1 - LEAST)
     silence_before, no_silence_before = (max(factor, LEAST) for factor in factors)
     return EntryProbabilities(max(share, LEAST), silence, silence_before, no_silence_before)
@@ -204,7 +204,8 @@ def _has_arpabet_stress(path: Path, phones: Iterable[str]) -> bool:
     ]
     if other_digits:
         logger.warning(
-            "%s: the digit in %s is not an ARPAbet stress mark, so the digits of phones are kept",
+            "%s: the digit in the phone %s is not an ARPAbet stress mark, so the digits of phones "
+            "are kept",
             path,
             other_digits[0],
         )
@@ -322,7 +323,7 @@ def _decide(entries: list[_Fields], column: int, phones: set[str], name: str) ->
             entry.columns = column + 1
         logger.info(
             "%s %d: these integers are read as probabilities, because %d of %d lines have a number "
-            "there, and no line has them as phones",
+            "in this column, and no line has these integers as phones",
             where,
             column + 2,
             numeric,
@@ -330,7 +331,7 @@ def _decide(entries: list[_Fields], column: int, phones: set[str], name: str) ->
         )
     elif tokens <= phones and not certain and (tokens - {"0", "1"} or numeric < len(entries) / 2):
         logger.info(
-            "%s %d: these integers are read as phones, because they are phones in other lines",
+            "%s %d: these integers are read as phones, because other lines have them as phones",
             where,
             column + 2,
         )
@@ -340,6 +341,7 @@ def _decide(entries: list[_Fields], column: int, phones: set[str], name: str) ->
         first = candidates[0]
         raise AmbiguousColumnError(
             f"{name}:{first.number}: {first.fields[column]!r} of the word {first.word!r} may be a "
-            f"probability ({numeric} of {len(entries)} lines have a number there) or a phone: "
-            "write a probability as 1.0, or give the phone a name with a letter"
+            f"probability ({numeric} of {len(entries)} lines have a number in this column) or a "
+            "phone: if it is a probability, write it with a decimal point (1.0); if it is a phone, "
+            "add a letter to its name"
         )

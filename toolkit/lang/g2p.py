@@ -499,7 +499,8 @@ def _trained(pairs: Sequence[Pair]) -> tuple[list[Graphone], BackoffModel]:
     sequences = [path for path in aligner.align(pairs) if path]
     if not sequences:
         raise G2pError(
-            f"no pronunciation can be learnt from the lexicon ({len(pairs)} spellable entries)"
+            "no pronunciations can be learnt from the lexicon, which has "
+            f"{len(pairs)} entries for words that consist of letters"
         )
     # 2. The n-gram model over graphones as words "0", "1", ... by frequency.
     counts = Counter(index for path in sequences for index in path)

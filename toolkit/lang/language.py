@@ -82,7 +82,7 @@ def survey_language(
     if not as_given and sum(letters.values()) > LONGEST_WORDS * total:
         raise LanguageError(
             f"the transcripts have {sum(letters.values()) / total:.0f} letters per word: "
-            "separate the words by spaces (a segmenter for your language does it)"
+            "separate the words by spaces, with a segmenter for your language"
         )
     if not as_given and len(letters) > MAX_LETTERS:
         raise LanguageError(

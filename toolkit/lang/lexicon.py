@@ -54,7 +54,7 @@ class Lexicon(dict[str, list[Pronunciation]]):
                 raise LexiconError(f"{path}:{number}: the word {quoted(word)} has no phones")
             lexicon.add(word, phones)
         if not lexicon:
-            raise LexiconError(f"{path}: the lexicon has no entry")
+            raise LexiconError(f"{path}: the lexicon has no entries")
         return lexicon
 
     @classmethod

@@ -153,13 +153,13 @@ def check_coverage(path: Path, modelled: Collection[str], vocabulary: Collection
     if len(missing) == len({*vocabulary}):
         case = "; the model has such words in another letter case" if in_other_case else ""
         raise ArpaError(
-            f"{path}: none of its words, such as {max(modelled)!r}, is in the vocabulary of the"
-            f" recogniser, which has words such as {max(vocabulary)!r}: spell words in the same way"
+            f"{path}: none of its words, such as {max(modelled)!r}, is in the recogniser's"
+            f" vocabulary, which contains words such as {max(vocabulary)!r}. Use the same spelling"
             f" in both{case}"
         )
     if 1 - len(missing) / len({*vocabulary}) < COVERED:
         logger.warning(
-            "%s: the model lacks %d of %d words of the vocabulary (%.0f %%), such as %s%s",
+            "%s: the language model lacks %d of %d words of the vocabulary (%.0f %%), such as %s%s",
             path,
             len(missing),
             len({*vocabulary}),
@@ -167,7 +167,7 @@ def check_coverage(path: Path, modelled: Collection[str], vocabulary: Collection
             ", ".join(missing[:5]),
             f"; it has {len(in_other_case)} of them in another letter case: convert the model"
             if in_other_case
-            else "; they are recognised as unknown words or not at all",
+            else "; these words are recognised as unknown words or not at all",
         )
 
 
@@ -254,5 +254,5 @@ def estimate_with_lmplz(
         process = subprocess.run(command, capture_output=True, text=True, check=False)
         if process.returncode:
             tail = "\n".join(process.stderr.strip().splitlines()[-5:])
-            raise NgramError(f"lmplz ended with status {process.returncode}:\n{tail}")
+            raise NgramError(f"KenLM's lmplz failed with exit status {process.returncode}:\n{tail}")
         return read_arpa(folder / "arpa")

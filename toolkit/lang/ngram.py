@@ -37,7 +37,7 @@ def check_levels(vocabulary: Sequence[str], levels: Sequence[Level]) -> None:
     if len(set(vocabulary)) != len(vocabulary) or not {START, END} <= set(vocabulary):
         raise ValueError("the vocabulary has a word twice, or lacks <s> or </s>")
     if not levels or not np.array_equal(levels[0].word, np.arange(len(vocabulary))):
-        raise ValueError("the first level does not list every word")
+        raise ValueError("its unigrams are not the words of the vocabulary")
     for level in levels:
         fields = (level.context, level.word, level.logprob, level.backoff)
         if any(field.ndim != 1 or len(field) != len(level.word) for field in fields):
@@ -389,7 +389,7 @@ def estimate_ids(
       NgramError: there is no sentence.
     """
     if not len(tokens):
-        raise NgramError("no sentence to estimate a language model from; is the text empty?")
+        raise NgramError("cannot estimate a language model: the text contains no sentence")
     start = vocabulary.index(START)
     counts = _count(tokens, len(vocabulary), start, order)
     discounts = [discount(c.adjusted) for c in counts]
@@ -487,7 +487,7 @@ def interpolate(models: Sequence[BackoffModel], weights: Sequence[float]) -> Bac
     if len(weights) != len(models) or min(weights) < 0 or not abs(sum(weights) - 1) <= 1e-6:
         raise NgramError(
             f"{len(models)} models cannot be interpolated with the weights {list(weights)}: give"
-            " one per model, none negative, with the sum 1"
+            " one weight per model; the weights must be 0 or more, and their sum must be 1"
         )
     vocabulary = sorted(set().union(*(model.vocabulary for model in models)))
     models = [_with_vocabulary(model, vocabulary) for model in models]

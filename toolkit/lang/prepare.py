@@ -152,8 +152,9 @@ def prepare_lang(
         raise LangError(
             f"{unknown:.1%} of the training words have no pronunciation (limit "
             f"{config.max_unknown:.0%}), and none could be guessed from the {len(source)} words of "
-            f"the lexicon: {first}; see {out / 'oov.tsv'}. Add them to the lexicon, write numbers "
-            f"out, use letters as phones (lang.lexicon=graphemes), or raise lang.max_unknown"
+            f"the lexicon: {first}; see {out / 'oov.tsv'}. Add these words to the lexicon, write "
+            "numbers as words, use letters as phones (`lang.lexicon=graphemes`), or raise "
+            "`lang.max_unknown`"
         )
     _warn_of_large_tables(len(lang.real_phones))
     headline = {key: report[key] for key in ("words", "pronunciations", "phones", "guessed")}
@@ -173,7 +174,7 @@ def _warn_of_large_tables(phones: int) -> None:
     if size > LARGE_TABLE:
         logger.warning(
             "with %d phones, a triphone tree takes %.1f GB of memory in every process. Set "
-            "lang.position_dependent=false to have a quarter of the phones",
+            "`lang.position_dependent=false` to reduce the number of phones to a quarter",
             phones,
             size / 1e9,
         )
@@ -361,7 +362,7 @@ def read_words(path: Path, rules: WordRules) -> set[str]:
         words.update(rules.words(without_variant_number(word)))
     lines.finish()
     if not words:
-        raise LangError(f"{path} has no words: write one per line")
+        raise LangError(f"{path} has no words: write one word per line")
     return words
 
 

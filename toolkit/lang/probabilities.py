@@ -105,8 +105,8 @@ class LexiconProbabilities:
             return None
         if missing:
             raise LexiconError(
-                f"{missing[0]} is missing: {LEXICON_FILE} and {SILENCE_FILE} belong together;"
-                " restore it, or remove the other"
+                f"{missing[0]} is missing: {LEXICON_FILE} and {SILENCE_FILE} belong together."
+                " Restore the missing file, or remove the other one"
             )
         return cls(dict(_entries(paths[0])), *read_ends(paths[1]))
 
@@ -120,7 +120,7 @@ def read_ends(path: Path) -> tuple[float, float, float, float]:
     ends = dict(_ends(path))
     absent = [name for name in _ENDS if name not in ends]
     if absent:
-        raise LexiconError(f"{path}: there is no line {absent[0]!r}")
+        raise LexiconError(f"{path}: no line begins with {absent[0]!r}")
     start, silence, no_silence, overall = (ends[name] for name in _ENDS)
     return start, silence, no_silence, overall
 
@@ -129,7 +129,9 @@ def _entries(path: Path) -> Iterator[tuple[Entry, EntryProbabilities]]:
     """Yield the entries of lexiconp_silprob.txt."""
     for where, fields in _lines(path):
         if len(fields) < 6:
-            raise LexiconError(f"{where}: not `word probability silence factor factor phone ...`")
+            raise LexiconError(
+                f"{where}: the line is not `word probability silence factor factor phone ...`"
+            )
         numbers = (
             _number(where, fields[1], at_most_one),
             _number(where, fields[2], below_one),
@@ -143,7 +145,7 @@ def _ends(path: Path) -> Iterator[tuple[str, float]]:
     """Yield the lines of silprob.txt."""
     for where, fields in _lines(path):
         if len(fields) != 2 or fields[0] not in _ENDS:
-            raise LexiconError(f"{where}: not one of {', '.join(_ENDS)} with a number")
+            raise LexiconError(f"{where}: the line is not one of {', '.join(_ENDS)} and a number")
         allowed = positive if fields[0].startswith("</s>") else below_one
         yield fields[0], _number(where, fields[1], allowed)
 

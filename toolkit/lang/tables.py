@@ -29,7 +29,7 @@ class SymbolTable:
         self._ids = ids
         self._symbols = {index: symbol for symbol, index in ids.items()}
         if len(self._symbols) != len(ids):
-            raise TableError("symbol table: two symbols share an id")
+            raise TableError("two symbols of the symbol table have the same id")
 
     @classmethod
     def of(cls, symbols: Iterable[str]) -> "SymbolTable":
@@ -37,7 +37,10 @@ class SymbolTable:
         ids: dict[str, int] = {}
         for symbol in symbols:
             if symbol in ids:
-                raise TableError(f"symbol table: {symbol!r} occurs twice; is it a reserved name?")
+                raise TableError(
+                    f"the symbol {symbol!r} occurs twice in the symbol table: check whether it is "
+                    "a reserved name"
+                )
             ids[symbol] = len(ids)
         return cls(ids)
 
@@ -59,7 +62,9 @@ class SymbolTable:
                 raise TableError(f"{path}:{number}: expected `symbol id`, found {quoted(line)}")
             symbol, index = fields[0], int(fields[1])
             if symbol in ids or index in used_ids:
-                raise TableError(f"{path}:{number}: {quoted(line)} repeats a symbol or an id")
+                raise TableError(
+                    f"{path}:{number}: {quoted(line)} repeats a symbol or an id of an earlier line"
+                )
             ids[symbol] = index
             used_ids.add(index)
         return cls(ids)
@@ -73,7 +78,7 @@ class SymbolTable:
         try:
             return self._ids[symbol]
         except KeyError:
-            raise TableError(f"symbol table has no {symbol!r}") from None
+            raise TableError(f"the symbol table has no symbol {symbol!r}") from None
 
     def get(self, symbol: str, default: int) -> int:
         """Return the id of `symbol`, or `default`."""
@@ -84,7 +89,7 @@ class SymbolTable:
         try:
             return self._symbols[index]
         except KeyError:
-            raise TableError(f"symbol table has no id {index}") from None
+            raise TableError(f"the symbol table has no symbol with the id {index}") from None
 
     def __contains__(self, symbol: object) -> bool:
         return symbol in self._ids

@@ -384,7 +384,9 @@ def text_rules(
     """
     if id not in RULES:
         ids = " and ".join(map(repr, sorted(RULES)))
-        raise UnknownPolicyError(f"the normaliser {id!r} is unknown; this version has {ids}")
+        raise UnknownPolicyError(
+            f"the normaliser {id!r} is unknown; this version of the toolkit has {ids}"
+        )
     return RULES[id](lexicon, split_clitics)
 
 
@@ -486,7 +488,7 @@ class TextPolicy:
         if self.id not in RULES and self.id not in (AS_GIVEN, UPPER_CASE):
             ids = " and ".join(map(repr, sorted([*RULES, AS_GIVEN])))
             raise UnknownPolicyError(
-                f"the normaliser {self.id!r} is unknown; this version has {ids}"
+                f"the normaliser {self.id!r} is unknown; this version of the toolkit has {ids}"
             )
 
     @property

@@ -79,7 +79,9 @@ def check_labels(ids: Sequence[int], blank: int) -> list[int]:
     labels = [int(i) for i in ids]
     for label in labels:
         if not 0 <= label < blank:
-            raise UnitsError(f"{label} is not a label: labels are 0 to {blank - 1}, blank {blank}")
+            raise UnitsError(
+                f"{label} is not a label: labels are 0 to {blank - 1}, and {blank} is the blank"
+            )
     return labels
 
 
@@ -132,7 +134,7 @@ class Characters:
             if len(letter) != 1 or is_space or letter == separator:
                 raise UnitsError(f"{letter!r} cannot be a letter of the units")
         if len(self._ids) < self.separator:
-            raise UnitsError("a letter is among the units twice")
+            raise UnitsError("a letter occurs twice among the units")
 
     @classmethod
     def of_texts(cls, texts: Iterable[str], policy: TextPolicy | None = None) -> "Characters":
@@ -163,7 +165,7 @@ class Characters:
             if index is None:
                 raise UnitsError(
                     f"{character!r} is not among the {self.separator - 1} letters of the units; "
-                    "normalise the transcript, or choose word pieces (units.kind=bpe)"
+                    "normalise the transcript, or choose word pieces (`units.kind=bpe`)"
                 )
             # CTC merges repeated labels, so the separator goes between them.
             if ids and index == ids[-1]:
@@ -249,7 +251,7 @@ class Pieces:
         if not self._labels.keys() >= {*ids}:
             unknown = [c for c in dict.fromkeys(folded) if self._lacks(c)]
             raise UnitsError(
-                f"{''.join(unknown[:SHOWN])!r} cannot be written in the word pieces of the "
+                f"{''.join(unknown[:SHOWN])!r} cannot be written with the word pieces of the "
                 f"{'model' if self.kind == FOREIGN else 'training transcripts'}; normalise the "
                 "transcript"
             )
@@ -379,7 +381,9 @@ def load_units(folder: Path) -> Units:
         units = read_pieces(Path(folder) / MODEL, kind, policy)
     # The model file may come from another run.
     if units.symbols != symbols:
-        raise UnitsError(f"{path}: its symbols are not those of the units; make the units again")
+        raise UnitsError(
+            f"{path}: the listed symbols differ from the symbols of the units; make the units again"
+        )
     return units
 
 

@@ -83,10 +83,13 @@ class TdnnfConfig(Settings):
         if self.input_dim % LOW_RATE_FACTOR:
             raise ValueError(f"`input_dim` is {self.input_dim} but must be a multiple of 3")
         if not self.strides or list(self.strides[: self.at_full_rate]) != [1] * self.at_full_rate:
-            raise ValueError(f"`strides` are {self.strides}, but strides of 1 must come first")
+            raise ValueError(
+                f"`strides` are {self.strides}, but strides of 1 must come before all others, and "
+                "at least one stride is needed"
+            )
         for stride in self.strides[self.at_full_rate :]:
             if stride % LOW_RATE_FACTOR:
-                raise ValueError(f"a stride is {stride} but must be 1 or a multiple of 3")
+                raise ValueError(f"a stride is {stride}, but each must be 1 or a multiple of 3")
         if self.bottleneck > self.hidden:
             raise ValueError(
                 f"`bottleneck` is {self.bottleneck} but must be at most `hidden`, {self.hidden}"

@@ -168,7 +168,7 @@ class CtcModel(nn.Module):
           ValueError: the model is bidirectional, or in training mode.
         """
         if self.config.bidirectional or self.training:
-            raise ValueError("only a model with forward LSTMs in evaluation mode can stream")
+            raise ValueError("streaming needs a unidirectional model in evaluation mode")
         if state is None:
             widths = (self.config.input_dim, *self.config.channels[:-1])
             tails = [inputs.new_zeros(inputs.shape[0], 0, width) for width in widths]

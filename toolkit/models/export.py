@@ -184,8 +184,8 @@ def wrap_for_export(model: nn.Module) -> tuple[nn.Module, Interface]:
         return ExportedTdnnf(model).eval(), Interface("tdnnf", *sizes)
     if not isinstance(model, CtcModel):
         raise ModelError(
-            f"{type(model).__name__} cannot be exported: toolkit/models/export.py wraps "
-            "LstmModel, BlstmModel, TdnnfModel and CtcModel; add a wrapper there"
+            f"{type(model).__name__} cannot be exported: toolkit/models/export.py has wrappers "
+            "only for LstmModel, BlstmModel, TdnnfModel and CtcModel; add one there"
         )
     state = None if config.bidirectional else (config.lstm_layers, config.hidden)
     overlap = 0 if state is None else config.frames_needed - config.subsampling
@@ -236,8 +236,8 @@ def find_export_source(path: Path) -> ExportSource:
             content = read_json(settings, {"frontend": {str: Any}})
         if content.get("by_speaker"):
             raise ModelError(
-                f"{path} needs more than the features of its front end: export the network's "
-                "folder in the run directory instead"
+                f"the network in {path} reads features of a GMM system, not those of a front end: "
+                "export the network's folder in the run directory instead"
             )
         frontend = content["frontend"]
         return ExportSource(path / "model", path / _NORMALISER, frontend)

@@ -328,7 +328,7 @@ def run_lstm(
       TypeError: the weights are not in one of `WEIGHT_TYPES`.
     """
     if lstm.weight_hh_l0.dtype not in WEIGHT_TYPES:
-        raise TypeError(f"weights are {lstm.weight_hh_l0.dtype}, not float32 or float64")
+        raise TypeError(f"LSTM weights are {lstm.weight_hh_l0.dtype}, not float32 or float64")
     bfloat16 = _autocast_to_bfloat16()
     hidden, finals = inputs.transpose(0, 1).contiguous(), []
     backwards = None

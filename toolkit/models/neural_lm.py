@@ -79,7 +79,9 @@ class Shortlist:
             if tuple(content["words"][:3]) != SPECIAL or len(set(content["words"])) < len(
                 content["words"]
             ):
-                raise ValueError("the words do not begin with <s>, </s>, <UNK>, or one is repeated")
+                raise ValueError(
+                    "the words do not begin with <s>, </s>, <UNK>, or a word is repeated"
+                )
             if not all(
                 0 < s <= 1 for s in (*content["shares"].values(), content["smallest_share"])
             ):
@@ -139,11 +141,11 @@ class NeuralLm:
         """
         model, shortlist = load_model(folder), Shortlist.load(Path(folder) / SHORTLIST)
         if not isinstance(model, WordLstm):
-            raise ModelError(f"{folder} contains no language model: train it again")
+            raise ModelError(f"{folder} contains no language model: train the language model again")
         if model.config.vocabulary != len(shortlist.words):
             raise ModelError(
                 f"{folder}: the network has {model.config.vocabulary} words, but {SHORTLIST} has "
-                f"{len(shortlist.words)}. They come from different models; train again"
+                f"{len(shortlist.words)}. The two belong to different models: train again"
             )
         return cls(model.to(device), shortlist)
 

@@ -120,9 +120,9 @@ class NeuralModel:
         expected = LOW_RATE_FACTOR * len(self.normaliser.prior_mean), len(self.log_priors)
         if expected != sizes:
             raise ModelError(
-                f"{folder} is a model of {sizes[0]} inputs and {sizes[1]} targets, but "
-                f"{normaliser} and the priors are for {expected[0]} and {expected[1]}: they come "
-                "from different training runs"
+                f"{folder} is a model with {sizes[0]} inputs and {sizes[1]} targets, but "
+                f"{normaliser} and the priors are for {expected[0]} inputs and {expected[1]} "
+                "targets. The files are from different training runs: use those of one run"
             )
 
     def log_likelihoods(
@@ -161,8 +161,8 @@ class NeuralModel:
         """
         if not scores.isfinite().all():
             raise ModelError(
-                f"{self._folder}: outputs are not finite: the model, its normaliser or the features"
-                " are damaged"
+                f"{self._folder}: the model's outputs are not finite numbers: the model, its "
+                "normaliser or the features are damaged"
             )
         return scores
 

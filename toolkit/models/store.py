@@ -86,7 +86,7 @@ def storable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _unknown_class(model: object) -> ModelError:
     """Make the error for a model class that cannot be stored."""
     name = type(model).__name__
-    return ModelError(f"{name} is not in KINDS of toolkit/models/store.py: give it a name there")
+    return ModelError(f"the class {name} is not in KINDS of toolkit/models/store.py: add it there")
 
 
 def load_model(folder: Path) -> nn.Module:
@@ -116,8 +116,9 @@ def load_model(folder: Path) -> nn.Module:
         differences = _differences(_shapes(built, config, len(weights)), weights)
     if differences:
         raise ModelError(
-            f"{folder / WEIGHTS} does not fit {CONFIG} beside it: {'; '.join(differences)}. "
-            "The two files come from different models; train again or restore one of them"
+            f"{folder / WEIGHTS} does not match {CONFIG} in the same folder: "
+            f"{'; '.join(differences)}. The two files come from different models; train again or "
+            "restore one of them"
         )
     model = built(config)
     model.load_state_dict(weights)
@@ -138,7 +139,7 @@ def _shapes(built: type[nn.Module], config: Any, tensors: int) -> dict[str, Tens
     """Return the tensors that a model must have by name, without allocating memory."""
     # A damaged configuration of a million layers would take minutes to build.
     if max(getattr(config, name, 0) for name in ("layers", "lstm_layers")) > tensors:
-        raise ValueError(f"more layers than the {tensors} tensors of the weights allow")
+        raise ValueError(f"it has more layers than there are tensors of weights ({tensors})")
     with _ShapesAlone():
         return built(config).state_dict()
 

@@ -94,8 +94,8 @@ def check_name(name: str, root: Path) -> None:
     existing = ", ".join(str(path.relative_to(root)) for path in paths if path.exists())
     if existing:
         raise CorpusNameError(
-            f"the name {name!r} is taken ({existing}), and nothing is overwritten: choose another "
-            "name, or delete these files"
+            f"the name {name!r} is taken ({existing}), and existing files are not overwritten: "
+            "choose another name, or delete these files"
         )
 
 
@@ -282,8 +282,8 @@ def _kaldi_folders(folder: Path) -> tuple[dict[str, Path], list[str]]:
     """Return the data directories that a recipe uses, by part, and the names of the unused ones."""
     if folder.is_file():
         raise ManifestError(
-            f"{folder} is a file: give --from-kaldi the folder with wav.scp, text and utt2spk, or "
-            "a table to --from-csv"
+            f"{folder} is a file: give --from-kaldi the folder that contains wav.scp, text and "
+            "utt2spk, or use --from-csv if the file is a table"
         )
     # A data directory itself, or a folder of data directories
     if any((folder / table).is_file() for table in KALDI_TABLES):

@@ -147,8 +147,8 @@ def choose_parts(names: Iterable[str]) -> dict[str, list[str]]:
         chosen[purpose] = [purpose] if purpose in fitting else fitting
     if not chosen["train"]:
         raise ManifestError(
-            f"none of the parts {', '.join(names) or '(there are none)'} is called train: call "
-            "the part for training train, and the parts for tuning and testing dev and test"
+            f"none of the parts {', '.join(names) or '(there are none)'} is called train: rename "
+            "the part for training to train, and the parts for tuning and testing to dev and test"
         )
     return chosen
 

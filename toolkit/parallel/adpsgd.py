@@ -497,8 +497,9 @@ class HierarchicalAdpsgd(Adpsgd):
         self._size = self.config.adpsgd.workers_per_node or self.workers.local_world_size
         if world_size % self._size:
             raise ParallelError(
-                f"{world_size} workers cannot be divided into nodes of {self._size}: start the "
-                "same number of workers on each host, or set `parallel.adpsgd.workers_per_node`"
+                f"{world_size} workers cannot be divided into nodes of {self._size} workers. Start "
+                "the same number of workers on each host, or set "
+                "`parallel.adpsgd.workers_per_node`"
             )
         # Node k has the ranks k * size to (k + 1) * size - 1. All ranks create all groups, since
         # that is collective; each keeps its own node's.

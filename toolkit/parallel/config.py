@@ -133,7 +133,10 @@ class ParallelConfig(Settings):
     def check(self) -> None:
         """Refuse to scale the learning rates of `bmuf`."""
         if self.method == "bmuf" and self.rate_scaling != "none":
-            raise ValueError("`rate_scaling` must be none for bmuf, whose workers train alone")
+            raise ValueError(
+                "`rate_scaling` must be none for `bmuf`, whose workers train independently within "
+                "a block"
+            )
 
     def rate_factor(self, workers: int) -> float:
         """Return the factor by which learning rates are multiplied for this many workers."""

@@ -194,7 +194,7 @@ class Strategy:
         """
         names = state.keys() | {name for rank_state in rank_states for name in rank_state}
         for name in sorted(names & DROPPED.keys()):
-            logger.warning("continuing in one process, without %s", DROPPED[name])
+            logger.warning("the training continues in one process and drops %s", DROPPED[name])
 
     def report(self) -> dict[str, float]:
         """Return statistics for the epoch's record, such as the bytes sent."""

@@ -98,9 +98,8 @@ class Workers:
             gpus = torch.cuda.device_count()
             if self.local_world_size > gpus:
                 raise ToolkitError(
-                    f"{self.local_world_size} workers on a host with {gpus} "
-                    "GPUs: start one worker per GPU (torchrun --nproc_per_node), or use "
-                    "--device cpu"
+                    f"{self.local_world_size} workers were started on a host with {gpus} GPUs. "
+                    "Start one worker per GPU (torchrun --nproc_per_node), or use --device cpu"
                 )
             torch.cuda.set_device(self.local_rank)
         self._connection.barrier()  # other ranks may take longer to open their data
@@ -347,7 +346,8 @@ class Distributed(Strategy):
         """Implement `Strategy.load_state_dict`."""
         if not state:
             logger.info(
-                "continuing a single-process training with %d workers", self.workers.world_size
+                "continuing the training of a single process with %d workers",
+                self.workers.world_size,
             )
             return
         self.steps, self.workers.sent = state["steps"], state["sent"]
@@ -384,8 +384,9 @@ class Distributed(Strategy):
         if differing:
             names = ", ".join(map(str, differing))
             raise ReplicasDifferError(
-                f"the weights of worker {names} differ from worker 0's, though this method keeps "
-                "them equal: look for a faulty machine or for different versions of torch"
+                f"the weights of worker {names} differ from those of worker 0, but must be equal "
+                "with this parallel method. Look for a faulty machine or for different versions of "
+                "torch"
             )
 
     def _running_statistics(self) -> list[Tensor]:

@@ -50,8 +50,8 @@ class StoreConfig(Settings):
         for name in self.options:
             if any(secret in name.lower() for secret in SECRETS):
                 raise ValueError(
-                    f"the option {name!r} is a credential: set it in the environment or in the "
-                    "profile of the store's own tools"
+                    f"the option {name!r} is a credential, which must not be a setting. Set it in "
+                    "the environment or in the profile of the object store's own tools"
                 )
 
 
@@ -140,8 +140,8 @@ class SelectConfig(Settings):
         """Refuse an empty range of durations."""
         if self.min_duration >= self.max_duration:
             raise ValueError(
-                f"`min_duration` is {self.min_duration:g} but must be below `max_duration`, "
-                f"{self.max_duration:g}"
+                f"`min_duration` is {self.min_duration:g} but must be below `max_duration`, which "
+                f"is {self.max_duration:g}"
             )
 
 
@@ -188,7 +188,9 @@ class TargetsSection(Settings):
     def check(self) -> None:
         """Refuse offsets that are used twice, or none."""
         if not self.offsets or len(set(self.offsets)) < len(self.offsets):
-            raise ValueError(f"`offsets` are {self.offsets}; give at least one, without duplicates")
+            raise ValueError(
+                f"`offsets` is {self.offsets}; give at least one offset, and none of them twice"
+            )
 
 
 @dataclass(frozen=True)
@@ -252,5 +254,5 @@ class RunPlan(Settings):
             )
         if not self.steps or self.steps[0] != "features" or len(set(self.steps)) < len(self.steps):
             raise ValueError(
-                f"`steps` are {list(self.steps)}; they must be features, or features and targets"
+                f"`steps` is {list(self.steps)} but must be [features] or [features, targets]"
             )

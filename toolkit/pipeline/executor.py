@@ -285,7 +285,7 @@ class Executor(ABC):
                 tracker.record(attempt)
             # No attempt came back: further rounds would never end.
             if not progressed:
-                raise ExecutorError(f"{step.name}: no partition could be attempted")
+                raise ExecutorError(f"{step.name}: no worker returned a result for any partition")
             round_number += 1
         return failed_partitions
 

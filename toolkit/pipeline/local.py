@@ -240,7 +240,7 @@ class LocalExecutor(Executor):
     ) -> None:
         super().__init__(config)
         if not slots:
-            raise ValueError("an executor needs at least one slot")
+            raise ValueError("`slots` is empty, but an executor needs at least one device")
         self.slots = tuple(slots)
         self._idle: dict[str, list[WorkerProcess]] = {device: [] for device in self.slots}
         weakref.finalize(self, _close, self._idle)

@@ -364,7 +364,9 @@ class ObjectStore:
                 data = self._remote(path).cat_file(path, start=start, end=start + size)
             self._count(bytes_read=len(data))
             if len(data) != size:
-                raise _DamagedError(f"{len(data)} bytes instead of {size} from byte {start} on")
+                raise _DamagedError(
+                    f"the object has only {len(data)} bytes instead of {size} from byte {start} on"
+                )
             return data
 
         return self._call("get", path, read)
@@ -511,4 +513,4 @@ def _check(ref: ObjectRef, size: int, digest: Callable[[], str]) -> None:
     if ref.size >= 0 and size != ref.size:
         raise _DamagedError(f"{size} bytes instead of {ref.size}")
     if ref.digest is not None and digest() != ref.digest:
-        raise _DamagedError("the digest of the data read differs from that of the data written")
+        raise _DamagedError("the digest of the object differs from the digest that was recorded")

@@ -141,7 +141,8 @@ def plan(
         needed |= set(FUSIBLE)
     if missing := needed - set(steps):
         raise PlanError(
-            f"no rates for {', '.join(sorted(missing))}: `toolkit pipeline measure` measures them"
+            f"there are no rates for {', '.join(sorted(missing))}: measure them with `toolkit "
+            "pipeline measure`"
         )
     fused: tuple[str, ...] = ()
     saved: float | None = None
@@ -331,7 +332,8 @@ def nodes_for(days: float, reference: Plan, rates: Rates) -> int:
     low, high = 1, 100_000
     if seconds(high) > days * 86400:
         raise PlanError(
-            f"{days:g} days are not enough for {reference.hours:,.0f} h with {high:,} nodes"
+            f"{days:g} days are not enough for {reference.hours:,.0f} h of audio, even with "
+            f"{high:,} nodes"
         )
     while low < high:
         middle = (low + high) // 2

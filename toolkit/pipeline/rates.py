@@ -65,7 +65,9 @@ class Rates(Settings):
     def with_speed(self, name: str, speed: float, device: bool = False) -> "Rates":
         """Return rates in which one step has another speed, on a core or on a device."""
         if name not in self.steps:
-            raise RatesError(f"no rates for the step {name!r}, only for {', '.join(self.steps)}")
+            raise RatesError(
+                f"there is no rate for the step {name!r}, only for {', '.join(self.steps)}"
+            )
         unmeasured = {"low": None, "high": None, "measured_on": "given"}
         rate = replace(self.steps[name], speed=speed, device=device, **unmeasured)
         return replace(self, steps={**self.steps, name: rate})
@@ -148,13 +150,16 @@ def rates_of_runs(store: ObjectStore, prefixes: Sequence[str]) -> Rates:
     for out, name in _finished(store, prefixes):
         if name in places and name not in SELECT:  # a sample that was too small is drawn again
             raise MeasuredRatesError(
-                f"the step {name} has finished twice, in {places[name]} and in {out}: name only "
-                "the folders of one run"
+                f"the step {name} has finished twice, in {places[name]} and in {out}. Give only "
+                "the outputs of one run"
             )
         places[name] = out
         runs.setdefault(name, []).extend(_partitions(store, out))
     if not runs:
-        raise MeasuredRatesError(f"no step has finished below {', '.join(prefixes)}")
+        raise MeasuredRatesError(
+            f"no step has finished in {', '.join(prefixes)}. Give the folders or URLs to which the "
+            "steps wrote"
+        )
     steps = {}
     # The plan has one row for the selection, which runs as two steps.
     if all(name in runs for name in SELECT):
@@ -174,7 +179,7 @@ def _finished(store: ObjectStore, prefixes: Sequence[str]) -> Iterable[tuple[str
         out = path.removesuffix(f"/{SUMMARY}")
         summary = read_summary(store, out)
         if summary is None or summary["done"] < summary["partitions"]:
-            raise SummaryError(f"{out}: partitions are missing; run the step to its end")
+            raise SummaryError(f"{out}: partitions are missing. Run the step until all are done")
         yield out, summary["step"]
 
 
@@ -188,7 +193,7 @@ def _partitions(store: ObjectStore, out: str) -> Iterable[PartitionRun]:
             yield PartitionRun.of(marker)
         except KeyError as error:
             raise MeasuredRatesError(
-                f"{ref.path}: this marker does not record {error}; run the step again with another "
+                f"{ref.path}: this marker does not record {error}. Run the step again with another "
                 "output folder"
             ) from error
 
@@ -197,7 +202,9 @@ def _rate(runs: Sequence[PartitionRun]) -> StepRate:
     """Return the rate of a step, with a 95 % interval of its speed over the partitions."""
     hours, seconds = sum(run.hours for run in runs), sum(run.seconds for run in runs)
     if not hours or not seconds:
-        raise MeasuredRatesError("a step has no hours of audio, or took no time")
+        raise MeasuredRatesError(
+            "the speed of a step cannot be computed: its partitions record no audio or no time"
+        )
     # Ratio estimator r = sum(s) / sum(h) over n partitions of s_i seconds and h_i hours, with the
     # standard error sqrt(n / (n - 1) * sum((s_i - r * h_i)^2)) / sum(h).
     ratio = seconds / hours
@@ -225,7 +232,9 @@ def _select_rate(sampled: Sequence[PartitionRun], grouped: Sequence[PartitionRun
     hours = sum(run.hours for run in grouped)
     parts = [*sampled, *grouped]
     if not hours:
-        raise MeasuredRatesError("the selection has no hours of audio")
+        raise MeasuredRatesError(
+            "the speed of the selection cannot be computed: no audio was selected"
+        )
     return StepRate(
         3600 * hours / max(sum(run.seconds for run in parts), 1e-3),
         sum(run.read for run in parts) / hours,

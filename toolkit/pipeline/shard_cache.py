@@ -66,7 +66,7 @@ class CachedShards:
           ObjectError: the file cannot be fetched, or is damaged.
         """
         if field not in self._objects.get(shard, {}):
-            raise ValueError(f"the list of shards names no {field} for this shard")
+            raise ValueError(f"the list of shards contains no {field} for this shard")
         return self._opened(self._objects[shard][field])
 
     def prefetch(self, shards: Sequence[int]) -> None:

@@ -100,7 +100,7 @@ def single_shard(refs: Iterable[ObjectRef]) -> Shard:
     """Return the shard of a partition's inputs, which must be those of exactly one shard."""
     shards = shards_of(refs)
     if len(shards) != 1:
-        raise StepError(f"{len(shards)} shards in a partition that must have exactly one")
+        raise StepError(f"a partition must contain exactly one shard, but contains {len(shards)}")
     return shards[0]
 
 
@@ -109,7 +109,7 @@ def tar_rows(path: Path) -> list[tuple[int, int]]:
     with reading(path, StepError, "write the shard again", "damaged"), open(path, "rb") as file:
         members = list(read_members(file))
     if len(members) % MEMBERS_PER_ROW:
-        raise StepError(f"{path.name}: an array has no manifest")
+        raise StepError(f"{path.name}: an array in this tar file has no manifest")
     # A row begins at the header of its first member and ends behind the padding of its second.
     starts = [start for _, start, _, _ in members[::MEMBERS_PER_ROW]]
     ends = [content + size + -size % BLOCK for _, _, content, size in members[1::MEMBERS_PER_ROW]]
@@ -132,8 +132,8 @@ class ShardRows:
         for field, ranges in self._ranges.items():
             if len(ranges) != len(self.lines):
                 raise StepError(
-                    f"{files[field].name}: {len(ranges)} utterances, but "
-                    f"{files[CUTS].name} has {len(self.lines)}"
+                    f"{files[field].name} contains {len(ranges)} utterances, but "
+                    f"{files[CUTS].name} contains {len(self.lines)}"
                 )
 
     def __len__(self) -> int:

@@ -185,7 +185,9 @@ class FusedStep:
         if len(steps) < 2 or len(set(names)) < len(names):
             raise ValueError(f"cannot fuse {names}: need at least two steps with different names")
         if unknown := set(keep) - set(names):
-            raise ValueError(f"cannot keep {sorted(unknown)}: the fused steps are {names}")
+            raise ValueError(
+                f"cannot keep the outputs of {sorted(unknown)}: the fused steps are {names}"
+            )
         self.steps = tuple(steps)
         self.keep = frozenset((*keep, names[-1]))
         self.name = "+".join(names)

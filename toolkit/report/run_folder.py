@@ -42,7 +42,7 @@ class RunFolder:
         """
         root = Path(root)
         if not root.is_dir():
-            raise ReportError(f"{root} is not a folder: name the run directory, exp/<profile>")
+            raise ReportError(f"{root} is not a folder: give a run directory (exp/<profile>)")
         if not (root / "stages").is_dir() and not (root / "data").is_dir():
             raise ReportError(
                 f"{root} is not a run directory: it has neither stages/ nor data/. A recipe's "
@@ -150,7 +150,7 @@ def find_runs(folder: Path) -> list[Run]:
       RunsError: there is no such folder.
     """
     if not folder.is_dir():
-        raise RunsError(f"{folder} is not a folder: name one with run directories below it")
+        raise RunsError(f"{folder} is not a folder: give a folder that contains run directories")
     # 1. Walk the folder. Below a run there are no other runs; links are only collected.
     roots, linked = [], []
     for parent, folders, _ in os.walk(folder):

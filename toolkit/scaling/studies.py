@@ -472,8 +472,8 @@ class Frontier(Settings):
         most = self.epochs * task.frames
         if max(self.batches()) > most:
             raise ToolkitError(
-                f"the largest batch, {max(self.batches())}, is more than the {most} frames of"
-                f" {self.epochs} epochs: lower --largest or train more epochs"
+                f"the largest batch has {max(self.batches())} frames, more than the {most} frames"
+                f" of all {self.epochs} epochs: lower --largest or train more epochs"
             )
         for seed in range(self.seeds):
             seeded_task = task.reseeded(seed)

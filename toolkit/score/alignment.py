@@ -91,7 +91,7 @@ def align_all(
       and substitutions.
     """
     if weights not in _COSTS:
-        raise ValueError(f"weights must be one of {', '.join(WEIGHTS)}, not {weights!r}")
+        raise ValueError(f"`weights` must be one of {', '.join(WEIGHTS)}, not {weights!r}")
     index: defaultdict[str, int] = defaultdict()
     index.default_factory = index.__len__
     ref_units, ref_ends = _encode(refs, index)

@@ -141,9 +141,9 @@ def compare(first: Score, second: Score) -> Comparison:
         )
     if first.skipped != second.skipped:
         raise ScoreError(
-            f"the two systems lack hypotheses for different utterances ({len(first.skipped)} and "
-            f"{len(second.skipped)}), and --mode present leaves these out: use --mode all, or "
-            "compare only utterances that both systems have"
+            "--mode present excludes utterances without a hypothesis, and these differ between the "
+            f"two systems ({len(first.skipped)} and {len(second.skipped)} utterances): use --mode "
+            "all, or compare only utterances for which both systems have a hypothesis"
         )
     if len(first.utterances) != len(second.utterances):
         raise ScoreError(
@@ -153,7 +153,10 @@ def compare(first: Score, second: Score) -> Comparison:
     for a, b in zip(first.utterances, second.utterances, strict=True):
         same = a.alternatives == b.alternatives if a.alternatives else a.ref_text == b.ref_text
         if (a.id, a.speaker) != (b.id, b.speaker) or not same:
-            raise ScoreError(f"the two systems were scored against different references: {a.id!r}")
+            raise ScoreError(
+                "the two systems were scored against different references, first for the "
+                f"utterance {a.id!r}"
+            )
     # [B, 4]: reference units, errors of each system, and the second system's reference units.
     blocks = first.blocks(
         [utterance.ref_units for utterance in first.utterances],

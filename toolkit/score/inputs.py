@@ -176,8 +176,8 @@ class InputReader:
         """Read an STM file and a CTM file, whose words are assigned to the segments by time."""
         if form_by_name(hyp) != "ctm":
             raise TranscriptError(
-                f"{hyp}: the reference {ref} is an STM file, against which only a CTM file can be "
-                "scored: name the hypothesis *.ctm"
+                f"{hyp}: the reference {ref} is an STM file, so the hypothesis must be a CTM file "
+                "whose name ends in .ctm"
             )
         try:
             segments, words = read_stm(ref), read_scored_ctm(hyp)
@@ -286,8 +286,8 @@ def speaker_of_id(utterance: str) -> str:
         if separator and speaker:
             return speaker
     raise SpeakerError(
-        f"the id {utterance!r} has no /, - or _ after a speaker's name: give a file of "
-        "`utterance speaker` lines"
+        f"the id {utterance!r} does not begin with a speaker and /, - or _: give --speakers a file "
+        "with lines `utterance speaker`"
     )
 
 

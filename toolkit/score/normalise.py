@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from toolkit.errors import ToolkitError
 from toolkit.lang.tables import UNKNOWN
 from toolkit.lang.text_policy import QUOTES, TextCounts, TextPolicy
-from toolkit.storage.lines import WHITE_SPACE, read_lines, split_words
+from toolkit.storage.lines import WHITE_SPACE, read_lines, single_spaced, split_words
 from toolkit.storage.reading import quoted
 
 Rules = Literal["none", "case", "basic", "english"]
@@ -47,24 +47,30 @@ class ScoringFilter:
       drop: words to remove before anything else, regardless of case, such as `<UNK>` and
         `[noise]`; Kaldi's recipes do this with a `wer_output_filter`.
       mapping: a file of words to replace by others, see `WordMap`.
+      drop_hyphens: remove hyphens before the rules, like `DH` of sclite's `-c`: e-mail is email.
 
     Raises:
       NormaliseError: an entry of `drop` is not one word, or the file cannot be read.
     """
 
     def __init__(
-        self, rules: Rules = "none", drop: Sequence[str] = (), mapping: Path | None = None
+        self,
+        rules: Rules = "none",
+        drop: Sequence[str] = (),
+        mapping: Path | None = None,
+        drop_hyphens: bool = False,
     ) -> None:
         if rules not in RULES:
             raise ValueError(f"rules must be one of {', '.join(RULES)}, not {rules!r}")
         self._rules = rules
+        self._drop_hyphens = drop_hyphens
         self._policy = TextPolicy()
         self._counts = TextCounts()
         for word in drop:
             if len(split_words(word)) != 1:
                 raise NormaliseError(
-                    f"{quoted(word)} is not one word to drop: give each word by itself, or a file "
-                    "of replacements, where `FROM WORDS =>` removes several in a row"
+                    f"{quoted(word)} is not one word to drop: give each word separately. To remove "
+                    "a sequence of words, write a line `FROM WORDS =>` in a file of replacements"
                 )
         self._drop = frozenset(word.strip(WHITE_SPACE).casefold() for word in drop)
         self._map = WordMap.read(mapping, self._apply) if mapping is not None else None
@@ -75,6 +81,8 @@ class ScoringFilter:
         """Return the name of the normalisation, with the versions of its rules."""
         versions = {"none": "none", "case": "case-1", "basic": "basic-5"}
         name = versions.get(self._rules, f"{self._policy.id}+tags-1")
+        if self._drop_hyphens:
+            name += " without hyphens"
         if drop:
             name += f" without {' '.join(sorted(set(drop)))}"
         return f"{name} mapped by {self._map.name}" if self._map else name
@@ -89,6 +97,8 @@ class ScoringFilter:
 
     def _apply(self, text: str) -> str:
         """Apply the rules to a text."""
+        if self._drop_hyphens:
+            text = single_spaced(text.replace("-", ""))
         if self._rules == "none":
             return text
         if self._rules == "case":
@@ -226,6 +236,7 @@ def _add(
         )
     if entries.get(source, target) != target:
         raise NormaliseError(
-            f"{place}: {' '.join(source)!r} is mapped to different words in an earlier line"
+            f"{place}: {' '.join(source)!r} is mapped to different words in an earlier line: "
+            "remove one of the two lines"
         )
     entries[source] = target

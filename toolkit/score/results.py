@@ -239,7 +239,7 @@ def can_be_scored(references: Mapping[str, str], split: str) -> bool:
     """Return whether any reference of a split has a word; warn if none has."""
     words = any(text.split() for text in references.values())
     if not words:
-        logger.warning("%s has no error rate: none of its transcripts has a word", split)
+        logger.warning("%s has no error rate: its reference transcripts contain no words", split)
     return words
 
 

@@ -113,8 +113,8 @@ def read_json_texts(path: Path, side: Side = "ref") -> tuple[dict[str, str], dic
         for value in (id, speaker or ""):
             if set(value) & set(WHITE_SPACE[1:]):
                 raise TranscriptError(
-                    f"{place}: {quoted(value)} has a tab or line break, which tables of scores "
-                    "cannot hold: rename it"
+                    f"{place}: {quoted(value)} has a tab or line break, but ids and speakers in "
+                    "tables of scores must not contain them: rename it"
                 )
         if id in texts and not (part and id in parts):
             raise TranscriptError(
@@ -163,7 +163,9 @@ def _records(path: Path, side: Side) -> Iterator[tuple[str, _Record]]:
             place = f"{path}: record {number}"
             yield place, _record(place, value, side)
     else:
-        raise TranscriptError(f"{path}: neither a list of records nor a mapping of ids to texts")
+        raise TranscriptError(
+            f"{path}: the file contains neither a list of records nor a mapping of ids to texts"
+        )
 
 
 def _has_records_in_lines(path: Path) -> bool:
@@ -203,7 +205,7 @@ def _parsed(place: str, text: str | bytes) -> Any:
         record = dict(pairs)
         if len(record) < len(pairs):
             [(key, _), *_] = Counter(key for key, _ in pairs).most_common(1)
-            raise TranscriptError(f"{place}: {quoted(key)} occurs a second time")
+            raise TranscriptError(f"{place}: the key {quoted(key)} occurs twice in one mapping")
         return record
 
     try:
@@ -234,7 +236,9 @@ def _record(place: str, record: Any, side: Side) -> _Record:
         return _Record(id, None)
     parts = record.get("supervisions", [record])
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
-        raise TranscriptError(f"{place}: {quoted(id)}: its supervisions are not a list of records")
+        raise TranscriptError(
+            f"{place}: the supervisions of {quoted(id)} are not a list of records"
+        )
     texts = [_text(part, side) for part in parts]
     for part, text in zip(parts, texts, strict=True):
         if not isinstance(text, str):
@@ -295,7 +299,7 @@ def recogs_texts(path: Path, lines: Sequence[tuple[int, str]], side: Side) -> di
         if key != side:
             continue
         if name in texts:
-            raise TranscriptError(f"{path}:{number}: {quoted(name)} has a second {side}")
+            raise TranscriptError(f"{path}:{number}: {quoted(name)} has a second line `{side}=`")
         texts[name] = " ".join(_words(f"{path}:{number}", value))
     return texts
 
@@ -381,8 +385,8 @@ class Transcripts:
             single_words = [word for word in words if isinstance(word, str) and word != NO_WORD]
             if len(single_words) < len(words):
                 raise TranscriptError(
-                    f"{quoted(utterance)} has alternatives ({quoted(text)}), and only `toolkit "
-                    "score` can choose from them: keep one of them"
+                    f"{quoted(utterance)} has alternatives ({quoted(text)}). Only `toolkit score` "
+                    "supports alternatives: keep one of them"
                 )
             texts[utterance] = " ".join(single_words)
         return texts
@@ -438,7 +442,8 @@ def read_transcripts(
     named_form = form_by_name(path)
     if named_form == "stm":
         raise TranscriptError(
-            f"{path}: an STM file is scored against a CTM file; name the hypothesis *.ctm"
+            f"{path}: an STM file is scored against a CTM file: give a hypothesis file whose name "
+            "ends in .ctm"
         )
     if form == "auto":
         _refuse_others(path)
@@ -478,8 +483,8 @@ def read_transcripts(
         utterance, words = (_text_line if form == "text" else _trn_line)(path, number, line)
         if utterance in line_of:
             raise TranscriptError(
-                f"{path}:{number}: utterance id {quoted(utterance)} occurred on line "
-                f"{line_of[utterance]} already: remove one of the two lines"
+                f"{path}:{number}: the utterance id {quoted(utterance)} already occurred on line "
+                f"{line_of[utterance]}: remove one of the two lines"
             )
         line_of[utterance] = number
         texts[utterance] = single_spaced(words)
@@ -491,8 +496,8 @@ def _check_limit(path: Path, faulty: Sequence[tuple[int, str]], counts: LineCoun
     if too_many(counts.faulty, counts.lines):
         number, line = faulty[0]
         raise TranscriptError(
-            f"{path}:{number}: {counts.faulty} of {counts.lines} lines are not UTF-8, first"
-            f" {counts.describe(line)}"
+            f"{path}:{number}: {counts.faulty} of {counts.lines} lines are not UTF-8. The first is "
+            f"{counts.describe(line)}"
         )
 
 
@@ -510,14 +515,14 @@ def _refuse_others(path: Path) -> None:
     suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
     if suffix == ".csv":
         raise TranscriptError(
-            f"{path} is a table, which this command does not read: give the manifest that a "
-            "recipe made from it, such as exp/base/data/test.jsonl, or set the format with --format"
+            f"{path} is a table, which this command does not read: give the manifest that a recipe "
+            "made from the table, such as exp/base/data/test.jsonl, or set the format with --format"
         )
     if suffix in _WITH_TIMES:
         raise TranscriptError(
-            f"{path}: {_WITH_TIMES[suffix]} is not read here: give words as Kaldi text or trn, "
-            "or with their times as STM or CTM (`toolkit align` also writes CTM), or set the "
-            "format with --format"
+            f"{path}: {_WITH_TIMES[suffix]} is not read by this command: give the words as Kaldi "
+            "text or trn, or the words with their times as STM or CTM (`toolkit align` also writes "
+            "CTM), or set the format with --format"
         )
 
 
@@ -552,7 +557,9 @@ def _read_folder(folder: Path, side: Side, leave_out_faulty: bool) -> Transcript
         if path.name.endswith(OF_A_CHAPTER):
             file_texts = read_transcripts(path, "text").texts
             if repeated := sorted(file_texts.keys() & texts.keys()):
-                raise TranscriptError(f"{path}: {quoted(repeated[0])} has two different texts")
+                raise TranscriptError(
+                    f"{path}: {quoted(repeated[0])} already has a text in another file"
+                )
             texts |= file_texts
             continue
         id = _new_id(folder, path, texts)
@@ -569,8 +576,8 @@ def _read_folder(folder: Path, side: Side, leave_out_faulty: bool) -> Transcript
             raise TranscriptError(f"{faulty[id]}{advice}")
     if too_many(len(faulty), len(faulty) + len(texts)):
         raise TranscriptError(
-            f"{folder}: {len(faulty)} of {len(faulty) + len(texts)} texts are not UTF-8, first "
-            f"{next(iter(faulty.values()))}"
+            f"{folder}: {len(faulty)} of {len(faulty) + len(texts)} texts are not UTF-8. The first "
+            f"is {next(iter(faulty.values()))}"
         )
     if texts:
         return Transcripts(FOLDER, texts, faulty=faulty)
@@ -579,12 +586,13 @@ def _read_folder(folder: Path, side: Side, leave_out_faulty: bool) -> Transcript
         file_texts, _ = read_json_texts(path, side)
         if len(file_texts) != 1:
             raise TranscriptError(
-                f"{path} has {len(file_texts)} transcripts: each file in a folder needs exactly one"
+                f"{path} has {len(file_texts)} transcripts, but each JSON file in a folder must "
+                "have exactly one"
             )
         texts[_new_id(folder, path, texts)] = next(iter(file_texts.values()))
     if not texts:
         raise TranscriptError(
-            f"{folder} has neither a file `text` nor any .txt, .lab or .json file"
+            f"{folder} contains neither a file `text` nor any .txt, .lab or .json file"
         )
     return Transcripts(JSON_FOLDER, texts)
 
@@ -593,7 +601,9 @@ def _new_id(folder: Path, path: Path, texts: Mapping[str, str]) -> str:
     """Return the id that `toolkit transcribe` gives a file's recording; it must be new."""
     id = "_".join(path.relative_to(folder).with_suffix("").as_posix().split())
     if id in texts:
-        raise TranscriptError(f"{path}: another text has the id {quoted(id)}: rename one")
+        raise TranscriptError(
+            f"{path}: another text has the same id {quoted(id)}: rename one of the two files"
+        )
     return id
 
 
@@ -611,7 +621,7 @@ def _ctm_texts(path: Path) -> dict[str, str]:
         if channels.setdefault(entry.recording, entry.channel) != entry.channel:
             raise TranscriptError(
                 f"{path}: {entry.recording!r} has the channels {channels[entry.recording]} and "
-                f"{entry.channel}: score recordings of several channels against an STM file"
+                f"{entry.channel}: give an STM file as reference for recordings of several channels"
             )
     # A stable sort: words that begin together stay in the file's order.
     entries.sort(key=lambda entry: (entry.recording, entry.start))
@@ -640,8 +650,8 @@ def _detect(path: Path, lines: list[tuple[int, str]], named: bool) -> Form:
     with_id = next(number for number, like in ids if like)
     without = next(number for number, like in ids if not like)
     raise TranscriptError(
-        f"{path}: cannot detect its format: line {with_id} begins with what looks like an "
-        f"utterance id and line {without} does not: give --format text, trn or plain"
+        f"{path}: cannot detect the format: line {with_id} begins with a word that looks like an "
+        f"utterance id, but line {without} does not. Give --format text, trn or plain"
     )
 
 

@@ -347,8 +347,8 @@ def score(
         raise ScoreError(
             f"the memory is too small to align the hypothesis of {ids[longest]} "
             f"({len(hyp_given[longest]):,} characters) with its reference "
-            f"({len(ref_given[longest]):,}): split the utterance, or score a CTM against an STM of "
-            "its segments"
+            f"({len(ref_given[longest]):,}): split the utterance, or score a CTM file against an "
+            "STM file that divides it into segments"
         ) from error
     return Score(
         unit=unit,
@@ -388,8 +388,8 @@ def _check_ids(
         raise ScoreError(
             f"references and hypotheses have no utterance id in common: the first ids are "
             f"{next(iter(refs))!r} and {hyp}. Check that both are of the same split and were read "
-            "in the right format. Hypotheses get the ids of a recipe's references if its "
-            "data/test.jsonl is transcribed"
+            "in the right format. To score against a recipe's references, transcribe the recipe's "
+            "data/test.jsonl: the hypotheses then have the same ids"
         )
     if absent and mode == "strict":
         raise ScoreError(
@@ -418,7 +418,8 @@ def pool(scores: Mapping[str, Score]) -> Score:
     kinds = {(score.unit, score.weights, score.normaliser) for score in scores.values()}
     if len(kinds) != 1:
         raise ScoreError(
-            "pooling needs at least one score, and all of the same unit, weights and normaliser"
+            "pooling needs at least one score, and all scores must have the same unit, weights and "
+            "normaliser"
         )
     return replace(
         next(iter(scores.values())),
@@ -477,8 +478,8 @@ def error_rates(refs: Mapping[str, str], hyps: Mapping[str, str]) -> ErrorRates:
     wer = jiwer_percent(refs, hyps)
     if abs(wer - words.percent) > 1e-6:
         raise ScoreError(
-            f"jiwer finds a word error rate of {wer} %, toolkit.score.wer {words.percent} %: one "
-            "of the two is wrong; compare with `toolkit score`"
+            f"jiwer computes a word error rate of {wer} %, but toolkit.score.wer computes "
+            f"{words.percent} %: one of the two is wrong; compare with `toolkit score`"
         )
     return ErrorRates(
         wer=wer,

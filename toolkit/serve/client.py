@@ -153,8 +153,8 @@ class Client:
         # A client that sends a file at full speed would keep the threads from other clients.
         if self.seconds > elapsed + self._limits.ahead:
             raise RefusedError(
-                f"audio came more than {self._limits.ahead:g} s ahead of real time: send it at the"
-                " pace at which it is spoken"
+                f"audio came more than {self._limits.ahead:g} s ahead of real time: send the"
+                " audio at the pace at which it is spoken"
             )
         if max(self.seconds, elapsed) > self._limits.longest:
             raise _LimitError(

@@ -93,7 +93,7 @@ def samples_of(message: bytes) -> int:
       RefusedError: the message ends within a sample.
     """
     if len(message) % 2:
-        raise RefusedError(f"{len(message)} bytes are not a whole number of 16-bit samples")
+        raise RefusedError(f"a message of {len(message)} bytes ends within a 16-bit sample")
     return len(message) // 2
 
 
@@ -138,7 +138,7 @@ def _of_type(message: str | bytes, kind: str, schema: dict[str, Any]) -> dict[st
     try:
         content = validated(json.loads(message), {"type": str, **schema}, "the message")
     except DAMAGE_ERRORS as cause:
-        raise RefusedError(f'no message of type "{kind}": {reason(cause)}') from cause
+        raise RefusedError(f'not a valid message of type "{kind}": {reason(cause)}') from cause
     if content["type"] != kind:
         raise RefusedError(f'expected a message of type "{kind}", not {quoted(content["type"])}')
     return content

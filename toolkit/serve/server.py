@@ -131,7 +131,7 @@ try:
     from websockets.http11 import Request, Response
 except ImportError as error:
     raise ToolkitError(
-        f"toolkit serve needs the package websockets ({error}): pip install 'websockets>=16'"
+        f"toolkit serve needs the package websockets ({error}): run `pip install 'websockets>=16'`"
     ) from error
 
 PATH = "/stream"

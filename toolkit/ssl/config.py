@@ -100,4 +100,4 @@ class ChoiceConfig(Settings):
     def check(self) -> None:
         """Check that there is a k to try."""
         if not self.ks:
-            raise ValueError("`ks` is empty: give at least one k")
+            raise ValueError("`ks` is empty: give at least one number of logits to try")

@@ -204,8 +204,8 @@ def most_confident(
     eligible = [u for u in recognised if u.text and u.confidence >= config.threshold]
     if not eligible:
         raise TrainingDataError(
-            f"none of {len(recognised)} utterances was recognised with a confidence of at least "
-            f"{config.threshold:g}: lower the threshold"
+            f"none of the {len(recognised)} utterances was recognised with a confidence of at "
+            f"least {config.threshold:g}: lower the threshold"
         )
     # From the highest confidence down, until the selected ones have share * (all frames)
     limit = config.share * sum(u.frames for u in recognised)
@@ -338,12 +338,12 @@ class RecognisedPhones:
 def _to_rows(array: np.ndarray) -> np.ndarray:
     """Check the stored rows (times drawn, phone, first frame) of an utterance's alternatives."""
     if array.dtype != np.int32 or array.ndim != 2 or array.shape[1] != 3:
-        raise ValueError(f"{array.dtype} {list(array.shape)}, not int32 [K, 3]")
+        raise ValueError(f"an array {array.dtype} {list(array.shape)} instead of int32 [K, 3]")
     # The first row begins an alternative; each was drawn at least once; phone ids start at 1.
     starts = (array[:, 2] == 0).nonzero()[0]
     least = array.min(axis=0, initial=2**31 - 1)
     if not len(starts) or starts[0] or (least < (1, 1, 0)).any():
-        raise ValueError("the rows are not phones of alternatives that begin in frame 0")
+        raise ValueError("a row has too small a value, or the first phone is not in frame 0")
     return array
 
 

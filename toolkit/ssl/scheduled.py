@@ -117,7 +117,8 @@ def train_student(
     data = _unlabelled(unlabelled, normaliser, config, num_targets, out)
     model = _student(config, LOW_RATE_FACTOR * data.dimension, num_targets, start)
     logger.info(
-        "%d labelled utterances, %d held out; %.4g unlabelled hours in %d sub-epochs",
+        "training on %d labelled utterances (%d more are held out) and %.4g h of unlabelled audio "
+        "in %d sub-epochs",
         len(corpora.train.utterances),
         len(corpora.valid.utterances),
         data.hours,
@@ -254,8 +255,8 @@ def _unlabelled(
         if shards.num_senones != num_targets:
             raise TrainingDataError(
                 f"the targets in {shards.name} have {shards.num_senones} senones, but the "
-                f"alignments have {num_targets}: the teacher was trained with a different tree; "
-                "align the labelled data with that tree"
+                f"alignments have {num_targets}: the teacher was trained with a different tree. "
+                "Align the labelled data with the teacher's tree"
             )
         # Rank 0 reads all data to select utterances; the other ranks read its result.
         path = out / f"selection.{number}.json"
@@ -291,8 +292,8 @@ def _student(
         model = load_model(start)
         if _sizes(model.config) != _sizes(model_config):
             raise ModelError(
-                f"{start} holds {model.config}, but the student is {model_config}: give both the "
-                "same sizes"
+                f"the initial model {start} has the settings {model.config}, but the student has "
+                f"{model_config}. Give both models the same sizes"
             )
     torch.manual_seed(config.seed)
     student = make_model(model_config)

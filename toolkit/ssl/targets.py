@@ -100,7 +100,9 @@ class KBest:
     def unpack(cls, packed: np.ndarray) -> "KBest":
         """Restore the targets that `pack` packed, without loss."""
         if packed.dtype != np.uint16 or packed.ndim != 2 or packed.shape[1] % 2 == 0:
-            raise TargetError(f"an array of {packed.dtype} {packed.shape} holds no targets")
+            raise TargetError(
+                f"an array of type {packed.dtype} and shape {packed.shape} cannot contain targets"
+            )
         # Columns: k ids, k logits, the log tail
         k = packed.shape[1] // 2
         logits, tail = packed[:, k : 2 * k], packed[:, 2 * k]
@@ -123,7 +125,7 @@ def k_best(logits: Tensor, k: int) -> KBest:
     """
     num_senones = logits.shape[1]
     if num_senones > MAX_SENONES:
-        raise TargetError(f"{num_senones} senones, but 16-bit ids allow only {MAX_SENONES}")
+        raise TargetError(f"{num_senones} senones are too many: 16-bit ids allow {MAX_SENONES}")
     if k < 1:
         raise TargetError(f"k is {k}: it must be 1 or more")
     logits = logits.detach().float()

@@ -322,8 +322,8 @@ def _targets(name: str, alignments: Alignments, frames: int, senones: int) -> Te
         )
     if int(targets.max()) >= senones:
         raise TargetError(
-            f"{name}: its alignment has senone {int(targets.max())}, but the teacher has only "
-            f"{senones}"
+            f"{name}: its alignment contains senone {int(targets.max())}, but the teacher has only "
+            f"{senones} senones"
         )
     return targets[centre(frames)]
 

@@ -142,7 +142,7 @@ class TeacherShards:
             """Raw frames per hour."""
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise TargetError(
-                f"{self.name}: not a folder of features with targets ({error!r})"
+                f"{self.name} is not a folder of features with targets ({error!r})"
             ) from error
 
     def prefetch(self, shards: Sequence[int]) -> None:
@@ -170,8 +170,8 @@ class TeacherShards:
                     cut = json.loads(line)
                     if not cut["id"] == name == target_name:
                         raise ValueError(
-                            f"the cut is {cut['id']}, but the features are those of {name} and "
-                            f"the targets those of {target_name}"
+                            f"the cut belongs to the utterance {cut['id']}, but the features "
+                            f"belong to {name} and the targets to {target_name}"
                         )
                     state = CmnState(
                         cut["custom"]["cmn_frames"],
@@ -184,7 +184,7 @@ class TeacherShards:
                     yield example
         except (*DAMAGE_ERRORS, TargetError) as error:
             raise TargetError(
-                f"shard {shard} of {self.name} cannot be read ({error}); write it again"
+                f"shard {shard} of {self.name} cannot be read ({error}); write this shard again"
             ) from error
 
     def _check(self, example: Example) -> None:
@@ -192,13 +192,13 @@ class TeacherShards:
         frames, num_targets = len(example.features), len(example.targets)
         if num_targets != low_rate_length(frames, self.offset):
             raise ValueError(
-                f"{example.name}: targets of {num_targets} frames do not fit {frames} raw frames at"
-                f" offset {self.offset}"
+                f"{example.name}: the {num_targets} frames of the targets do not match the "
+                f"{frames} raw frames of the features at offset {self.offset}"
             )
         highest = int(example.targets.ids.max(initial=0))
         if highest >= self.num_senones:
             raise ValueError(
-                f"{example.name}: targets have senone {highest}, but there are only "
+                f"{example.name}: the targets contain senone {highest}, but there are only "
                 f"{self.num_senones} senones"
             )
 
@@ -380,7 +380,7 @@ class SubEpochs:
         for source in sources[1:]:
             if not np.array_equal(source.shards.frames, first.frames):
                 raise TrainingDataError(
-                    f"{source.shards.name} and {first.name} do not hold the same utterances"
+                    f"{source.shards.name} and {first.name} do not contain the same utterances"
                 )
         self.dimension = first.dimension
         """F, dimension of a raw frame."""
@@ -389,8 +389,8 @@ class SubEpochs:
         self._total = int(first.frames.sum())
         if not self._total:
             raise TrainingDataError(
-                f"{first.name} has no frames: it holds no utterances, or all of them are shorter"
-                " than a frame"
+                f"{first.name} has no frames: it contains no utterances, or all its utterances are "
+                "shorter than a frame"
             )
         self.length = self._total / count if hours is None else hours * first.frames_per_hour
         """Raw frames per sub-epoch, before selection."""
@@ -444,7 +444,7 @@ class SubEpochs:
         ]
         if not utterances:
             raise TrainingDataError(
-                f"shards {', '.join(map(str, shard_set.shards))} of {shards.name} have no"
+                f"shards {', '.join(map(str, shard_set.shards))} of {shards.name} contain no"
                 f" utterance for process {rank} of {world_size}: write longer shards"
             )
         names, targets, inputs = zip(*utterances, strict=True)

@@ -65,7 +65,7 @@ class _RunFolder(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Return the path, or fail if it is empty."""
         if value == "":
-            raise SelectionError("--exp is empty: check that its shell variable is set")
+            raise SelectionError("--exp is empty: if it is a shell variable, check that it is set")
         return super().convert(value, param, ctx)
 
 
@@ -178,17 +178,18 @@ def _click_command(recipe: Declaration) -> click.Command:
         ),
         click.Option(["--json", "as_json"], is_flag=True, help="With --list: print JSON."),
         click.Option(
-            ["--dry-run"], is_flag=True, help="Show what would run or be skipped, and why."
+            ["--dry-run"], is_flag=True, help="Show which stages would run or be skipped, and why."
         ),
         click.Option(
             ["--stale-code"],
             is_flag=True,
-            help="Show the stages with outputs from a different version of the code or packages.",
+            help="Show the stages that ran with a different version of the code or packages.",
         ),
         click.Option(
             ["--accept-code-change"],
             is_flag=True,
-            help="Continue a stage begun with a different version of the code or packages.",
+            help="Continue an interrupted stage even if it was begun with a different version of "
+            "the code or packages.",
         ),
         click.Option(
             ["--force"],
@@ -205,7 +206,7 @@ def _click_command(recipe: Declaration) -> click.Command:
         click.Option(
             ["--profile"],
             metavar="NAME",
-            help=f"Base settings: {', '.join(recipe.profiles)}; default: the first.",
+            help=f"Name of the base settings: {', '.join(recipe.profiles)}; default: the first.",
         ),
         click.Option(
             ["--set", "overrides"],
@@ -231,7 +232,8 @@ def _click_command(recipe: Declaration) -> click.Command:
         click.Option(
             ["--jobs"],
             type=click.IntRange(min=1),
-            help="Worker processes, or threads while a GPU computes; default: one per core.",
+            help="Number of worker processes, or of threads while a GPU computes; default: one "
+            "per core.",
         ),
         click.Option(
             ["--quiet", "verbosity"],
@@ -448,7 +450,8 @@ def _compare_with_last(directory: RunDirectory, present: dict, to_stderr: bool) 
         changed += [("--config", last["config"])]
     if changed:
         options = " ".join(f"{option} {shlex.quote(value)}" for option, value in changed)
-        click.echo(f"note: the last run in {directory.root} had {options}", err=to_stderr)
+        note = f"note: the last run in {directory.root} had different options: {options}"
+        click.echo(note, err=to_stderr)
 
 
 def _note_missing(config: Any) -> None:

@@ -138,7 +138,10 @@ class Declaration:
 
         def declare(function: StageFunction) -> StageFunction:
             if number < 0 or (self.stages and number <= self.stages[-1].number):
-                raise ValueError(f"stage {number} ({title}): stages are numbered upwards from 0")
+                raise ValueError(
+                    f"stage {number} ({title}): the number of a stage must be at least 0, and "
+                    "greater than that of the stage before"
+                )
             stage = Stage(number, title, function, distributed, check, when, background_when)
             self.stages.append(stage)
             return function

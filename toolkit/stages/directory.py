@@ -25,7 +25,7 @@ from toolkit.storage.reading import DAMAGE_ERRORS, NATURAL, read_json
 LEAST_FREE = 1 << 16  # bytes; if less is free, any error is attributed to the full disk
 LOCKS_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 """Error numbers of network file systems without locks."""
-LOCKED_ADVICE = "Wait for it or stop it, or choose another directory with --exp DIR."
+LOCKED_ADVICE = "Wait for that run or stop it, or choose another directory with --exp DIR."
 ORPHAN_TIMEOUT = 10.0
 """Seconds for which child processes of a killed run may hold its lock."""
 TAKEOVER_TIMEOUT = 1.0
@@ -125,8 +125,8 @@ class RunDirectory:
             reason = error.strerror
         # Without file locks (some network file systems) a marker file serves as the lock.
         click.echo(
-            f"warning: {self._lock_file} cannot be locked ({reason}): a marker file is used as the"
-            " lock instead",
+            f"warning: {self._lock_file} cannot be locked ({reason}): the file .lock.held beside it"
+            " is used as the lock instead",
             err=True,
         )
         marker = self.stages / ".lock.held"

@@ -64,7 +64,8 @@ def follow_rank_zero(stages: Sequence[Stage], directory: RunDirectory, options: 
         try:
             if message["config"] != _digest(options.config):
                 raise ToolkitError(
-                    "its settings differ from worker 0's: start all workers with the same command"
+                    "its settings differ from worker 0's settings: start all workers with the same "
+                    "command"
                 )
             # Without provenance and other stages, since this rank records nothing; see `Run`.
             planner = Planner(directory, stages, options.config)

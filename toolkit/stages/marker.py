@@ -249,7 +249,7 @@ class Marker:
         if not intact:
             raise UnreadableMarkerError("the marker's parameters were edited")
         if not all(map(_is_inside, outputs)):
-            raise UnreadableMarkerError("the marker names outputs outside the run directory")
+            raise UnreadableMarkerError("the marker lists outputs outside the run directory")
         return cls(
             stage=data["stage"],
             title=data["title"],

@@ -61,7 +61,7 @@ def load_recipe(path: Path) -> Recipe:
     """
     file = path / "run.py" if path.is_dir() else path
     if file.suffix != ".py" or not file.is_file():
-        raise RecipeError(f"{path} is not a recipe: give its folder or its run.py")
+        raise RecipeError(f"{path} is not a recipe: give the folder or run.py of a recipe")
     spec = importlib.util.spec_from_file_location("_recipe", file.resolve())
     assert spec is not None  # as for unknown suffixes
     assert spec.loader is not None

@@ -197,12 +197,15 @@ class Run:
         name = str(path)
         if self.provenance is not None and name not in self.outputs:
             if any(overlap(name, output) for output in self.outputs):
-                raise DeclarationError(f"stage {self.stage}: the output `{name}` overlaps another")
+                raise DeclarationError(
+                    f"stage {self.stage}: the output `{name}` overlaps another output of the stage"
+                )
             for stage in self._other_stages:
                 if _made_by(stage, name):
                     raise DeclarationError(
                         f"stages {self.stage} and {stage.number} both make `{name}`; if stage "
-                        f"{stage.number} no longer makes it, first run --force {stage.number}"
+                        f"{stage.number} no longer makes it, first run the recipe with --force "
+                        f"{stage.number}"
                     )
             if any(overlap(name, needed) for needed in self._needed):
                 raise DeclarationError(f"stage {self.stage} makes `{name}`, which it also needs")

@@ -253,7 +253,7 @@ def parse_mapping(mapping: str) -> tuple[str, str]:
     if not (old and equals and new):
         raise ValueError(f"{mapping!r} is not OLD=NEW, such as /old/disk=/new/disk")
     if not new.startswith("/"):
-        raise ValueError(f"{mapping!r}: {new!r} must be an absolute path, which begins with /")
+        raise ValueError(f"{mapping!r}: {new!r} must be an absolute path, beginning with /")
     return _with_slashes(old).rstrip("/") or "/", new.rstrip("/") or "/"
 
 

@@ -249,8 +249,8 @@ def check_tensor(file: Any, name: str, shape: tuple[str, int] | None) -> None:
     kind, dimensions = tensor.get_dtype(), len(tensor.get_shape())
     if (kind, dimensions) != shape:
         raise ValueError(
-            f"the tensor {name!r} is {kind} of {dimensions} dimensions, "
-            f"not {shape[0]} of {shape[1]}"
+            f"the tensor {name!r} has the type {kind} and {dimensions} dimensions, but must have "
+            f"{shape[0]} and {shape[1]}"
         )
 
 

@@ -199,7 +199,7 @@ class EpochWeights:
             score = selection_score(average_metrics)
             if any(scores):  # all are 0 without held-out data
                 logger.info(
-                    "average of the last %d epochs: %.4f, epoch %d: %.4f",
+                    "held-out score of the average of the last %d epochs: %.4f, of epoch %d: %.4f",
                     number,
                     score,
                     best + 1,

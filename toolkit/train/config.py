@@ -106,8 +106,8 @@ class TrainerConfig(Settings):
         """Check the settings that only some optimizers and schedules use."""
         if self.weight_decay and (self.optimizer != "adamw" or self.parallel.method == "asgd"):
             raise ValueError(
-                f"`weight_decay` is {self.weight_decay}, which needs optimizer=adamw and a "
-                "parallel.method other than asgd"
+                f"`weight_decay` is {self.weight_decay}, which needs `optimizer=adamw` and a "
+                "`parallel.method` other than `asgd`"
             )
         if self.schedule == "noam" and not self.warmup_steps:
             raise ValueError("`schedule` is 'noam', which needs `warmup_steps` above 0")

@@ -185,9 +185,9 @@ class Corpus:
         if usable and excluded <= max_excluded * (usable + excluded):
             return
         raise TrainingDataError(
-            f"{excluded} of {usable + excluded} utterances cannot be trained on{self._example()}; "
-            f"at most {100 * max_excluded:g} % are allowed. Check that alignments and features "
-            "are of the same split"
+            f"{excluded} of {usable + excluded} utterances cannot be used for training"
+            f"{self._example()}; at most {100 * max_excluded:g} % may be unusable. Check that "
+            "alignments and features are of the same split"
         )
 
     def require_held_out(self) -> None:

@@ -181,7 +181,7 @@ def train_cross_entropy(
     torch.manual_seed(config.seed)
     model = make_model(replace(config.model, input_dim=input_dim, output_dim=num_targets))
     logger.info(
-        "%d utterances, %d held out, %d targets, %.1f M parameters",
+        "%d training utterances, %d held out, %d targets, %.1f M parameters",
         len(train.utterances),
         len(held_out.utterances),
         num_targets,

@@ -130,8 +130,9 @@ def prepare_text(
     train, valid = (part.sentences() for part in parts)
     if not len(train) or not len(valid):
         raise TrainingDataError(
-            f"{len(train)} sentences to train a language model on and {len(valid)} held out: "
-            "set `lm.text` to more text, or `lstm_lm.held_out` to a smaller number"
+            f"too little text for a language model: {len(train)} training sentences and "
+            f"{len(valid)} held-out sentences. Set `lm.text` to more text, or `lstm_lm.held_out` "
+            "to a smaller number"
         )
     # 3. Every word is predicted as often as it occurs, and </s> once per sentence.
     predicted = np.bincount(train.words, minlength=len(shortlist.words))
@@ -310,7 +311,7 @@ def train_neural_lm(
     torch.manual_seed(config.seed)
     model = WordLstm(replace(config.model, vocabulary=len(text.shortlist.words)))
     logger.info(
-        "%d sentences, %d held out, %d words, %.1f M parameters",
+        "%d training sentences, %d held-out sentences, %d words, %.1f M parameters",
         len(text.train),
         len(text.valid),
         len(text.shortlist.words),

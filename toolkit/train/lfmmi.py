@@ -272,9 +272,9 @@ class LfmmiBatches(CorpusBatches):
         """Raise an error if no chunk so far has a numerator."""
         if self._without and not self._with:
             raise TrainingDataError(
-                f"the phones of all {self._without} chunks, such as those of {min(self._warned)},"
-                " have no path through the denominator: make the denominator from the alignments"
-                " that are trained on"
+                f"in all {self._without} chunks, such as those of {min(self._warned)}, the phones"
+                " have no path through the denominator graph. Make this graph from the alignments"
+                " of the training data"
             )
 
     def _warn(self, ids: Sequence[str]) -> None:
@@ -282,8 +282,8 @@ class LfmmiBatches(CorpusBatches):
         if names := sorted(set(ids) - self._warned):
             self._warned.update(names)
             logger.warning(
-                "%d of %d chunks were left out so far, the latest from %s: their phones have no"
-                " path through the denominator, or the chunks have too few frames",
+                "so far, %d of %d chunks were left out, most recently chunks of %s: their phones"
+                " have no path through the denominator graph, or the chunks have too few frames",
                 self._without,
                 self._without + self._with,
                 ", ".join(names),
@@ -447,7 +447,8 @@ def train_lfmmi(
     torch.manual_seed(config.seed)
     model = make_model(replace(config.model, input_dim=input_dim, output_dim=outputs))
     logger.info(
-        "%d utterances, %d held out, %d targets, a denominator of %d states and %d transitions",
+        "training on %d utterances (%d more are held out) with %d targets and a denominator graph"
+        " of %d states and %d transitions",
         len(train.utterances),
         len(held_out.utterances),
         senones.num_pdfs,

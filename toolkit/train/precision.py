@@ -55,12 +55,12 @@ class Precision:
         if self.name == "fp16" and world_size > 1 and method not in SCALED:
             if config.amp != "auto":
                 raise TrainingError(
-                    f"amp=fp16 scales gradients, which method={method} does not support: use"
-                    " method=ssgd, amp=bf16 or amp=fp32"
+                    f"`amp=fp16` scales gradients, which `method={method}` does not support: use"
+                    " `method=ssgd`, `amp=bf16` or `amp=fp32`"
                 )
             self.name, reason = "fp32", f"float16 scales gradients, which {method} does not support"
         if self.name == "fp16" and device.type == "cpu" and torch.__version__ < "2.3":
-            raise TrainingError("amp=fp16 on a CPU needs torch 2.3 or newer: use amp=fp32")
+            raise TrainingError("`amp=fp16` on a CPU needs torch 2.3 or newer: use `amp=fp32`")
         self._reason = reason
         self._scaling = self.name == "fp16"
         self._factor, self._since = INITIAL_SCALE, 0  # `_since`: steps since the factor changed

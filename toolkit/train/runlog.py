@@ -227,7 +227,7 @@ def read_run_log(path: Path) -> RunLog:
         with reading(f"{path}, line {number}", TrainingError, ADVICE, "not an event of a training"):
             events += _event(validated(json.loads(line), {"event": str}))
     if not events or type(events[0]) is not Created:
-        raise TrainingError(f"{path} does not begin with the creation of a model")
+        raise TrainingError(f"{path}: the first event is not `created`, the creation of a model")
     return RunLog(path, tuple(events))
 
 

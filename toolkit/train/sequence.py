@@ -319,7 +319,7 @@ def train_sequence(
     held_out = LatticeBatches(corpora.valid, valid_stores, config.batches, lookahead, config.seed)
     num_utterances = len(corpora.train.utterances)
     logger.info(
-        "%d utterances, %d held out, %s",
+        "training on %d utterances (%d more are held out) with the criterion %s",
         num_utterances,
         len(corpora.valid.utterances),
         config.criterion,
@@ -365,5 +365,5 @@ def _log_criterion(history: list[dict[str, float]]) -> None:
     for epoch, (previous, score) in enumerate(itertools.pairwise(scores), 1):
         if score < previous:
             logger.warning(
-                "epoch %d lowered the held-out criterion: %.5f -> %.5f", epoch, previous, score
+                "epoch %d lowered the held-out criterion from %.5f to %.5f", epoch, previous, score
             )

@@ -202,7 +202,7 @@ def fit(
     score = selection_score(selected)
     if keep_initial and selection_score(trainer.initial) > score:
         logger.warning(
-            "kept the initial weights: their score is %.5f, and that of %s only %.5f",
+            "kept the initial weights: their score is %.5f, but the score of %s is only %.5f",
             selection_score(trainer.initial),
             description,
             score,
@@ -528,7 +528,8 @@ class Trainer:
         if differing:
             raise TrainingError(
                 f"{self._out} holds a training with other settings ({', '.join(differing)}): "
-                "remove the folder to start anew, or restore the settings to resume it"
+                "remove the folder to start again, or restore the old settings to continue this "
+                "training"
             )
         strategy = self.strategy
         position, old_size = (state["epoch"], state["step"]), state["world_size"]
@@ -557,7 +558,7 @@ class Trainer:
         strategy.barrier()  # before rank 0 writes the next checkpoint and removes this one
         logger.info("continuing at epoch %d, step %d", self.epoch + 1, self.step)
         if old_size != strategy.world_size:
-            logger.info("now with %d workers; before with %d", strategy.world_size, old_size)
+            logger.info("continuing with %d workers instead of %d", strategy.world_size, old_size)
 
     def _compute_loss(self, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the objective in the training's precision."""

@@ -261,7 +261,9 @@ def tune(
         if len(tried) > 1 and measurement.rate < (1 + GAIN) * tried[-2].rate:
             break
     if not tried:
-        raise ToolkitError(f"batches of {batch} do not fit into memory; try a smaller one")
+        raise ToolkitError(
+            f"batches of {batch} utterances do not fit into memory; try a smaller --batch"
+        )
     start = _smallest_of_the_best(tried, lambda row: row.readers)
     # Then the batch, with the chosen readers.
     sizes, reason = [start], "the largest allowed"

@@ -192,7 +192,7 @@ def read_platforms(runs: Iterable[str], prices: Sequence[Price] = ()) -> list[Pl
         name, folder = name_and_folder(argument)
         folder = log_folder(folder)
         if folder.resolve() in folders:
-            raise BenchRunError(f"{folder} was given twice: every run counts once")
+            raise BenchRunError(f"{folder} was given twice: pass every run only once")
         folders.add(folder.resolve())
         run = TrainingRun(folder, read_run_log(folder))
         grouped.setdefault(name or _own_name(run), []).append(run)
@@ -205,8 +205,8 @@ def read_platforms(runs: Iterable[str], prices: Sequence[Price] = ()) -> list[Pl
     for name in by_name:
         if name not in grouped:
             raise BenchRunError(
-                f"there is a price for the platform {name!r}, but the runs are of "
-                f"{', '.join(grouped)}: give its runs as {name}=FOLDER"
+                f"there is a price for the platform {name!r}, but the runs are of the platforms "
+                f"{', '.join(grouped)}: pass the runs of {name!r} as {name}=FOLDER"
             )
     return [Platform(name, tuple(group), by_name.get(name)) for name, group in grouped.items()]
 

@@ -143,8 +143,8 @@ class Task:
         splits = sorted(path.parent.name for path in run.glob("posteriors/*/posteriors.json"))
         if not splits or split not in (None, *splits):
             raise BenchRunError(
-                f"{run}: no posteriors{f' of {split}' if split else ''} there, only of"
-                f" {', '.join(splits) or 'nothing'}; run the recipe's decoding stage first"
+                f"{run} has no posteriors{f' of {split}' if split else ''} (splits with posteriors:"
+                f" {', '.join(splits) or 'none'}); run the recipe's decoding stage first"
             )
         split = split or splits[0]
         # Use the run's language model weights, so that only the width varies.

@@ -66,8 +66,9 @@ class TrainingPlan:
         path = training / PLAN
         if not os.path.lexists(path):
             raise BenchRunError(
-                f"{training} has no {PLAN} and cannot be repeated: train it again with this"
-                " version (--force 7), or give several finished runs and leave out --runs"
+                f"{training} contains no {PLAN}, so the training cannot be repeated: train again"
+                " with this version of the toolkit (--force 7), or give several finished runs and"
+                " leave out --runs"
             )
         with reading(path, BenchRunError, "train again", "cannot be read"):
             plan = from_plain(cls, validated(read_json(path), {str: Any}))
@@ -197,14 +198,14 @@ def repeated(
     root = recipe_folder(first)
     if root is None:
         raise BenchRunError(
-            f"{run_folder} is not in the run directory of a recipe, which holds the records that"
-            " --runs needs: give a folder in a run directory, or leave out --runs"
+            f"{run_folder} is not in the run directory of a recipe, so the records that --runs"
+            " needs are missing: give a folder in a run directory, or leave out --runs"
         )
     plan, folders = TrainingPlan.read(first), [first]
     if plan.train.states.evaluator == "elsewhere":
         raise BenchRunError(
-            f"{run_folder} was evaluated by `toolkit ctc evaluate`, which would not evaluate its "
-            "repeats: train with another `train.states.evaluator`"
+            f"{run_folder} was evaluated by `toolkit ctc evaluate`, which would not evaluate the "
+            "repeated runs: train with another value of `train.states.evaluator`"
         )
     for number in range(2, runs + 1):
         seed, out = plan.train.seed + number - 1, root / REPEATS / str(number)

@@ -128,7 +128,7 @@ def test_unwritable_words_are_reported(task, tmp_path, caplog):
     with pytest.raises(KilledError):
         task.decode(tmp_path / "two", kill_at_once, more=["3D", "R2D2"])
     (message,) = caplog.messages
-    assert message.startswith("2 of 8 words of the dictionary")
+    assert message.startswith("2 of 8 dictionary words")
     assert "such as 3D, R2D2" in message
     assert (tmp_path / "two" / "unwritable.txt").read_text() == "3D\nR2D2\n"
 
@@ -142,7 +142,7 @@ def test_a_split_without_transcripts_is_decoded_and_not_scored(task, tmp_path, c
     assert headline == {name: value for name, value in expected.items() if name.endswith("dev")}
     assert progress == [(number + 1, 10) for number in range(10)]
     assert {row["split"] for row in rows(out)} == {"dev"}
-    assert caplog.messages == ["test has no error rate: none of its transcripts has a word"]
+    assert caplog.messages == ["test has no error rate: its reference transcripts contain no words"]
     for search in ("greedy", "words+2gram"):
         text = f"{search}/test/text"
         assert (out / text).read_bytes() == (tmp_path / "known" / text).read_bytes()

@@ -111,7 +111,7 @@ def test_too_few_files_are_an_error(tmp_path):
     with pytest.raises(FarfieldError, match="4 impulse responses; 5 placements need at least 20"):
         response_files_by_pool(FarfieldConfig(responses=tmp_path))
     (tmp_path / "0.wav").unlink()
-    with pytest.raises(FarfieldError, match="holds 3 audio files"):
+    with pytest.raises(FarfieldError, match="contains 3 audio files"):
         noise_files_by_pool(tmp_path)
 
 

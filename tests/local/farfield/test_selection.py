@@ -177,13 +177,13 @@ def test_speakers_in_two_sets_are_an_error(parts):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({}, "rooms.val_speakers=2 and rooms.test_speakers=3 of them; .* rooms.val and rooms.test"),
-        ({"dev": speakers("d", 1)}, "out rooms.test_speakers=3 of them; .* with rooms.test$"),
+        ({}, "`rooms.val_speakers=2` and `rooms.test_speakers=3`: .* `rooms.val` and `rooms.test`"),
+        ({"dev": speakers("d", 1)}, "out `rooms.test_speakers=3`: .* with `rooms.test`$"),
     ],
 )
 def test_too_few_speakers_to_hold_out_are_an_error(more, message):
     few = 3 if more else 5
-    with pytest.raises(FarfieldError, match=f"has {few} speakers: too few .*{message}"):
+    with pytest.raises(FarfieldError, match=f"has {few} speakers, too few .*{message}"):
         select_utterances({"train": speakers("t", few)} | more, FarfieldConfig())
     select_utterances({"train": speakers("t", few + 2)} | more, FarfieldConfig())
 
@@ -198,9 +198,9 @@ def test_one_training_speaker_is_enough_if_speakers_are_shared():
 
 
 def test_an_empty_set_is_an_error(parts):
-    with pytest.raises(FarfieldError, match="no utterance for train, unlabelled"):
+    with pytest.raises(FarfieldError, match="no utterance was selected for train, unlabelled"):
         select_utterances(parts | {"train": []}, CONFIG)
-    with pytest.raises(FarfieldError, match="no utterance for val"):
+    with pytest.raises(FarfieldError, match="no utterance was selected for val"):
         select_utterances(parts, FarfieldConfig(val_hours=0.001))
 
 

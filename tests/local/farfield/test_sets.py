@@ -228,7 +228,7 @@ def test_unreadable_audio_is_listed_and_missing_hours_are_a_warning(source, tmp_
     parts["dev"][0] = dataclasses.replace(source_cut, recording=recording)
     hours = make_farfield(parts, dataclasses.replace(config, val_hours=0.01), tmp_path / "out")
     assert 0 < hours["val"] < 0.001
-    assert f"val has {hours['val']:.3g} h, less than the requested 0.01 h" in caplog.text
+    assert f"val has {hours['val']:.3g} h of speech, less than the requested 0.01" in caplog.text
     assert "DP1: " not in caplog.text
     left_out = (tmp_path / "out" / "left_out.tsv").read_text().splitlines()
     assert [line.split("\t")[0] for line in left_out] == [source_cut.id, parts["dev"][1].id]

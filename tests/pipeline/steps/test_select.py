@@ -182,7 +182,7 @@ def test_an_empty_first_object_does_not_matter(store, here, tmp_path):
         lake, SelectConfig(0.009, hours_per_file=1.0), here, store, str(tmp_path / "o")
     ).files
     assert [record.id for record in records_of(files, store)] == ["u"]
-    with pytest.raises(LakeError, match="hold no metadata records"):
+    with pytest.raises(LakeError, match="contain no records"):
         estimate_hours(lake.objects[:2], store)
 
 

@@ -241,7 +241,7 @@ def test_exclusions_are_listed_and_too_many_refused(toy, train, tmp_path):
     train(stores, tmp_path / "some", config)
     lines = (tmp_path / "some/excluded.tsv").read_text().splitlines()
     assert lines == ["utt007\tno lattice", "utt039\t59 frames of 30 ms, more than 58"]
-    with pytest.raises(TrainingDataError, match="cannot be trained on"):
+    with pytest.raises(TrainingDataError, match="cannot be used for training"):
         train(stores, tmp_path / "none", replace(config, max_excluded=0.01))
 
 

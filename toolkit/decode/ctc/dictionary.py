@@ -95,7 +95,9 @@ class Dictionary:
         separators = [i for i, symbol in enumerate(units.symbols) if symbol in between]
         for symbols, word in entries:
             if not set(symbols).isdisjoint(separators):
-                raise CtcDecodeError(f"the word {word!r} contains a character that separates words")
+                raise CtcDecodeError(
+                    f"the dictionary word {word!r} contains a character that separates words"
+                )
         if not separators:
             inner = {symbol for symbols, _ in entries for symbol in symbols[1:]}
             ambiguous = sorted({symbols[0] for symbols, _ in entries} & inner)

@@ -94,7 +94,7 @@ def make_recognition(
         sentences = GreedyDecoder(units)
     else:
         if files is None:
-            raise CtcDecodeError(f"evaluation by {config.search} needs a dictionary")
+            raise CtcDecodeError(f"evaluation with the search {config.search} needs a dictionary")
         words = files.words.read_text(encoding="utf-8").split()
         weights = {"lm_weight": config.lm_weight, "word_bonus": config.word_bonus}
         mode = "forecast" if config.search == "words+lm" else "words"
@@ -152,11 +152,13 @@ def _training(run: Path) -> Path:
         if len(trainings) > 1:
             names = ", ".join(map(str, trainings))
             raise TrainingError(
-                f"{run} has several training runs to evaluate ({names}): move all but one away"
+                f"{run} contains several training runs to evaluate ({names}): move all but one out "
+                "of the run directory"
             )
         if trainings:
             return trainings[0]
     raise TrainingError(
-        f"{run} holds no training with evaluation in a separate process: start a training with "
-        "`train.states.evaluator=elsewhere`, and evaluate once the training stage has begun"
+        f"{run} contains no training run that a separate command evaluates: start a recipe with "
+        "`train.states.evaluator=elsewhere`, and run this command after its training stage has "
+        "begun"
     )

@@ -72,12 +72,12 @@ class CtcScorer:
         self.units = load_units(bundle / UNITS)
         config, sizes = self.model.config, (len(self.normaliser.prior_mean), self.units.size)
         if not (hasattr(config, "frames_needed") and hasattr(config, "subsampling")):
-            raise BundleError(f"{bundle / MODEL} holds no CTC network; {ADVICE}")
+            raise BundleError(f"{bundle / MODEL} does not contain a CTC network; {ADVICE}")
         if (config.input_dim, config.output_dim) != sizes:
             raise BundleError(
                 f"{bundle / MODEL} has {config.input_dim} inputs and {config.output_dim} outputs, "
-                f"but {bundle / NORMALISER} and {bundle / UNITS} are for {sizes[0]} and "
-                f"{sizes[1]}: they come from different training runs; {ADVICE}"
+                f"but {bundle / NORMALISER} is for {sizes[0]} inputs and {bundle / UNITS} for "
+                f"{sizes[1]} outputs. The files are from different training runs; {ADVICE}"
             )
         if int8:
             self.model = quantize_int8(self.model)
@@ -241,7 +241,10 @@ class CtcRecogniser(Recogniser):
         if not self.settings.rescored:
             return None
         if self._lm is None:
-            raise BundleError(f"{self._bundle}: rescoring needs a search with n-grams; {ADVICE}")
+            raise BundleError(
+                f"{self._bundle}: rescoring needs a search with n-grams, but the search of this "
+                f"bundle has none; {ADVICE}"
+            )
         missing = missing_words(self._lm, self.decoder.dictionary.words)
         rescorer = Rescorer.load(self._bundle / NEURAL_LM)
         shortlist = rescorer.lm.shortlist
@@ -333,8 +336,8 @@ class CtcScoreStream:
     def __init__(self, scorer: CtcScorer, kind: str) -> None:
         if not scorer.can_stream:
             raise BundleError(
-                "streaming needs unidirectional LSTMs and running means, but this network needs "
-                "the whole utterance: transcribe without --stream, or train a network with "
+                "streaming needs unidirectional LSTMs and causal normalisation, but this network "
+                "needs the whole utterance. Transcribe without --stream, or train a network with "
                 "`train.model.bidirectional=false` and `normalisation=causal`"
             )
         self._scorer, self._kind = scorer, kind

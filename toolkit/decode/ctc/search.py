@@ -85,13 +85,13 @@ def as_array(log_probs: LogProbs, size: int) -> np.ndarray:
     array = np.require(log_probs, np.float32, ["C", "W"])
     if array.ndim != 2 or array.shape[1] != size:
         raise CtcDecodeError(
-            f"posteriors have shape {list(array.shape)}, expected [frames, {size}]. Check that "
+            f"the posteriors have shape {list(array.shape)}, not [frames, {size}]. Check that "
             "the model and the units come from the same run"
         )
     if np.isnan(array).any():
         raise CtcDecodeError(
-            f"posteriors are NaN at frame {int(np.isnan(array).any(axis=1).argmax())}: the"
-            " training has diverged"
+            f"the posteriors are NaN at frame {int(np.isnan(array).any(axis=1).argmax())}: the"
+            " training of the network has diverged"
         )
     return array
 
@@ -397,7 +397,7 @@ class WordsDecoder(CtcDecoder):
         elif lm is None:
             raise CtcDecodeError(
                 f"the mode {config.mode!r} needs a language model; without one, decode with"
-                " mode='words'"
+                " `mode='words'`"
             )
         if isinstance(lm, BackoffModel):
             lm = Ngrams.of(lm, words.words)

@@ -100,10 +100,10 @@ class Posteriors(Mapping[str, Tensor]):
 def _to_log_probs(array: np.ndarray) -> Tensor:
     """Convert a stored array to log-probabilities."""
     if array.dtype != np.float32 or array.ndim != 2:
-        raise ValueError(f"{array.dtype} {list(array.shape)}, not float32 [T, C]")
+        raise ValueError(f"an array {array.dtype} {list(array.shape)} instead of float32 [T, C]")
     log_probs = torch.from_numpy(array)
     if not log_probs.isfinite().all():
-        raise ValueError("values that are not finite numbers")
+        raise ValueError("some values are not finite numbers")
     return log_probs
 
 
@@ -510,8 +510,8 @@ def _wide_enough(
     for trial in trials:
         if not trial.converged:
             logger.warning(
-                "%s: a beam of %d prefixes has not converged: with twice as many, %.0f %% of the "
-                "development utterances get hypotheses with better scores%s",
+                "%s: a beam of %d prefixes is too narrow: with twice as many prefixes, the search "
+                "finds hypotheses with better scores for %.0f %% of the development utterances%s",
                 out.name,
                 trial.width,
                 100 * trial.improved,

@@ -70,7 +70,7 @@ def load_array(cut: "MultiCut") -> ArrayAudio:
     if cut.num_channels < 2 or len(sources) != 1 or sources[0].type != "file":
         raise ArrayError(
             f"{cut.id}: the file must have at least one microphone channel and a playback "
-            "channel. Use the array version of the set"
+            "channel. Use the array version of this data set"
         )
     channels = _read_channels(sources[0].source, cut)
     return ArrayAudio(channels[:-1], channels[-1], cut.sampling_rate)
@@ -95,9 +95,12 @@ def _read_channels(path: str, cut: "MultiCut") -> np.ndarray:
             path, round(cut.duration * rate), start, dtype="float32", always_2d=True
         )
     except (soundfile.SoundFileError, OSError) as error:
-        raise ArrayError(f"{cut.id}: {path}: {error}; make the set again") from error
+        raise ArrayError(f"{cut.id}: {path}: {error}; make the data set again") from error
     if file_rate != rate or len(samples) != round(cut.duration * rate):
-        raise ArrayError(f"{cut.id}: {path} is shorter than the cut or has another sampling rate")
+        raise ArrayError(
+            f"{cut.id}: {path} is shorter than the cut, or its sampling rate differs from that of"
+            " the cut; make the data set again"
+        )
     return np.ascontiguousarray(samples.T)
 
 
@@ -426,7 +429,7 @@ def _enhance_one(task: _Task, config: EnhanceConfig, out: Path) -> None:
     except ToolkitError:
         raise
     except Exception as error:
-        raise EnhanceError(f"{task.cut.id}: {error!r} in the front end") from error
+        raise EnhanceError(f"{task.cut.id}: the front end failed with {error!r}") from error
     scale = min(1.0, LOUDEST / max(float(np.abs(enhanced.samples).max()), 1e-9))
     samples = np.rint(enhanced.samples * scale * 32767).astype(np.int16)
     write_atomically(task.audio(out), encode_audio(samples, audio.sampling_rate))

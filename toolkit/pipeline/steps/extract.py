@@ -189,7 +189,10 @@ class _Spans:
 def _part(file: BinaryIO, record: Record, start: int) -> bytearray | FetchError:
     """Read a record's audio from byte `start`; return an error if the file is too short."""
     if start + record.size > os.fstat(file.fileno()).st_size:
-        return FetchError(f"{record.audio}: ends before byte {record.offset + record.size}")
+        return FetchError(
+            f"{record.audio}: the file ends before byte {record.offset + record.size}, where the "
+            "utterance ends"
+        )
     content = bytearray(record.size)  # numpy and torch can use it without a copy
     read = os.preadv(file.fileno(), [content], start)
     return content if read == record.size else FetchError(f"{record.audio}: {read} bytes read")
@@ -339,8 +342,8 @@ def check_order(records: Sequence[Record]) -> None:
         if previous is not None and record.speaker == previous.speaker:
             if (record.time, record.id) <= (previous.time, previous.id):
                 raise StepError(
-                    f"{record.id}: its time must be later than that of {previous.id}, which has "
-                    "the same speaker"
+                    f"{record.id}: its time must be later than the time of {previous.id}, the "
+                    "record before it, which has the same speaker"
                 )
         elif record.speaker in seen_speakers:
             raise StepError(

@@ -392,8 +392,9 @@ def select_records(
         )
     if threshold is None:
         raise LakeError(
-            f"{lake.url}: {histogram.hours:.2f} h are eligible, fewer than the {config.hours:g} h"
-            " requested: ask for fewer hours or widen the limits"
+            f"{lake.url}: {histogram.hours:.2f} h of speech are eligible, fewer than the"
+            f" {config.hours:g} h requested: ask for fewer hours or widen the limits of the"
+            " selection"
         )
     # 3. Lower the threshold to where the histogram reaches the hours, and group by speaker.
     group = Group(GroupConfig(config.hours_per_file, config.seed, threshold))
@@ -420,4 +421,6 @@ def estimate_hours(objects: Sequence[ObjectRef], store: ObjectStore) -> float:
         seconds = sum(record.duration for record in readable(lines))
         if seconds:
             return seconds / 3600 / ref.size * sum(ref.size for ref in objects)
-    raise LakeError(f"{objects[0].path} and the other objects hold no metadata records")
+    raise LakeError(
+        f"{objects[0].path} and the other metadata objects of the lake contain no records"
+    )

@@ -144,9 +144,9 @@ def merge(parts: Iterable[NormaliserStats]) -> NormaliserStats:
         if first is None:
             first, total, lost = part, np.zeros_like(part.sums), np.zeros_like(part.sums)
         if part.sums.shape != first.sums.shape or part.kind != first.kind:
-            raise NormaliserStatsError("sums of different features cannot be merged")
+            raise NormaliserStatsError("statistics of different features cannot be merged")
         if part.prior_frames != first.prior_frames:
-            raise NormaliserStatsError("sums of different priors cannot be merged")
+            raise NormaliserStatsError("statistics with different `prior_frames` cannot be merged")
         # The rounding error of a float64 addition is a float64 itself: sum the errors separately.
         new_total = total + part.sums
         is_larger = np.abs(total) >= np.abs(part.sums)
@@ -155,7 +155,7 @@ def merge(parts: Iterable[NormaliserStats]) -> NormaliserStats:
         )
         total, frames = new_total, frames + part.frames
     if first is None:
-        raise NormaliserStatsError("there are no sums to merge")
+        raise NormaliserStatsError("there are no statistics to merge")
     return NormaliserStats(frames, first.prior_frames, first.kind, total + lost)
 
 
@@ -218,7 +218,7 @@ def merge_stats(refs: Iterable[ObjectRef], store: ObjectStore) -> Cmvn:
     ordered = sorted((r for r in refs if "stats" in r.about), key=lambda ref: ref.about["stats"])
     if not ordered:
         raise NormaliserStatsError(
-            "no utterance could be read: see the reasons in each step's _failures.tsv"
+            "no utterance could be read. The file _failures.tsv of each step lists the reasons"
         )
     return merge(
         NormaliserStats.from_dict(json.loads(store.get(ref))) for ref in ordered

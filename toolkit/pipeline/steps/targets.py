@@ -63,7 +63,7 @@ class Teacher:
             if not path.is_file():
                 raise StepError(
                     f"{path}: no such file. Set `teacher` to the folder of a trained model, and "
-                    "`normaliser` to the normaliser.json of its features"
+                    "`normaliser` to the normaliser.json of the model's features"
                 )
 
         def place(path: Path) -> str:

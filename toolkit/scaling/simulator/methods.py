@@ -331,7 +331,9 @@ class Adpsgd:
         self._clock, self._cards = EventQueue(), NetworkCards(run.network)
         self._count = -(-run.workers // group)
         if self._count > 1 and run.workers % group:
-            raise ValueError(f"{run.workers} workers cannot be divided into nodes of {group}")
+            raise ValueError(
+                f"{run.workers} workers cannot be divided into nodes of {group} workers"
+            )
         self._shares = shared_steps(run, self._count)
         initial = run.task.initial() if run.task else torch.zeros(1)
         self._learners = [Learner(initial) for _ in range(self._count)]

@@ -206,7 +206,9 @@ class StepTimes(Settings):
     def check(self) -> None:
         """Refuse an empty list of step times."""
         if not self.shares:
-            raise ValueError("shares is empty; it needs at least one share of the mean step time")
+            raise ValueError(
+                "`shares` is empty: give at least one step time, divided by the mean step time"
+            )
 
     def means(self, rng: np.random.Generator, workers: int) -> np.ndarray:
         """Return each worker's mean seconds: [N].

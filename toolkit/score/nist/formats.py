@@ -49,8 +49,8 @@ def read_scored_ctm(path: Path) -> list[CtmEntry]:
     for place, fields in read_ctm_fields(path):
         if len(fields) < 5:
             raise CtmError(
-                f"{place}: {len(fields)} fields; a CTM line is: recording channel start duration "
-                "word [confidence]"
+                f"{place}: the line has {len(fields)} fields, but a CTM line has at least five: "
+                "recording channel start duration word [confidence]"
             )
         start = _ctm_seconds(place, "start", fields[2].removeprefix("&&"))
         duration = _ctm_seconds(place, "duration", fields[3])
@@ -157,7 +157,10 @@ def _gathered(entries: list[CtmEntry]) -> Iterator[TimedWord]:
             )
             inside = None
         elif token in (BEGIN, END) or (token.startswith("<ALT") and inside is None):
-            raise CtmError(f"{_place(entry)}: {quoted(entry.token)} does not match what precedes")
+            raise CtmError(
+                f"{_place(entry)}: {quoted(entry.token)} does not match the tags of alternatives "
+                "before it"
+            )
         elif inside is not None:
             inside.append(entry)
         else:
@@ -182,8 +185,8 @@ def _in_braces(end: CtmEntry, inside: list[CtmEntry]) -> str:
             alternatives.append([])
         elif set(entry.token) & set("{}/"):
             raise CtmError(
-                f"{_place(entry)}: the word {quoted(entry.token)} of an alternative has a brace or "
-                "slash"
+                f"{_place(entry)}: the word {quoted(entry.token)} of an alternative contains a "
+                "brace or slash"
             )
         else:
             alternatives[-1].append(entry.token)
@@ -251,8 +254,8 @@ def _segment(place: str, line: str) -> StmSegment:
     fields = split_words(line)
     if len(fields) < 5:
         raise StmError(
-            f"{place}: {len(fields)} fields; an STM line needs: recording channel speaker start "
-            "end [<label>] text"
+            f"{place}: the line has {len(fields)} fields, but an STM line has at least five: "
+            "recording channel speaker start end [<label>] text"
         )
     start, end = (_seconds(place, text) for text in fields[3:5])
     if end < start:
@@ -290,11 +293,13 @@ def check_trn(texts: Mapping[str, str]) -> None:
     """
     for utterance, text in texts.items():
         if text.lstrip().startswith(";;"):
-            raise TrnError(f"{utterance!r}: a trn line cannot begin with ;;")
+            raise TrnError(
+                f"{utterance!r}: its text begins with ;;, which marks a comment in a trn file"
+            )
         if len(utterance.split()) != 1 or set(utterance) & set("() \t"):
             raise TrnError(
-                f"{utterance!r} cannot be the id of a trn line: rename the utterance to have no "
-                "white space and no parentheses"
+                f"{utterance!r} cannot be the id of a trn line, which must not contain white space "
+                "or parentheses: rename the utterance"
             )
 
 

@@ -71,8 +71,8 @@ class Glm:
         rule = "=>" in rule_lines[0][1] and any(map(str.isalnum, comment))
         if rule or comment[:1].isalnum():
             raise GlmError(
-                f"{path}:{rule_lines[0][0]}: the first word of a rules file is its comment mark, "
-                f"but {quoted(comment)} is not one: put a line with `;;` above it"
+                f"{path}:{rule_lines[0][0]}: the first word of a rules file must be its comment "
+                f"mark, but {quoted(comment)} is not one: put a line with `;;` above this line"
             )
         rules, settings = [], {"CASE_SENSITIVE": "T", "COPY_NO_HIT": "T"}
         for number, line in rule_lines[1:]:
@@ -82,12 +82,12 @@ class Glm:
             if line.startswith("*"):
                 value = _SETTING.search(line)
                 if value is None:
-                    raise GlmError(f"{path}:{number}: a setting without a value in quotes")
+                    raise GlmError(f"{path}:{number}: the setting has no value in quotes")
                 settings |= {name: value[1] for name in settings if name in line.upper()}
                 continue
             line = line.partition(comment)[0].rstrip() if comment else line
             if "=>" not in line:
-                raise GlmError(f"{path}:{number}: no => in the rule {quoted(line)}")
+                raise GlmError(f"{path}:{number}: the rule {quoted(line)} contains no `=>`")
             rules.append(_rule(line))
         return cls(
             tuple(rules),
@@ -150,7 +150,7 @@ class Glm:
         text = f" {single_spaced(text)} ".translate(_UPPER)
         text = text.replace("(", "( ").replace(")", " )")
         if set(re.sub(r"\s\([^()]+\)", "", f" {text} ")) & set("()"):
-            raise GlmError(f"{quoted(read)}: parentheses that do not match, or are nested")
+            raise GlmError(f"{quoted(read)}: its parentheses do not match or are nested")
         text = single_spaced(_HYPHEN.sub(r"\1 ", self.apply(f" {text} ")))
         text = _INSIDE.sub(lambda match: match[1] + _BETWEEN.sub(" ) ( ", match[2]), text)
         return text.replace("( ", "(").replace(" )", ")")

@@ -117,15 +117,15 @@ def _tokens(text: str) -> Iterator[str]:
             token not in ("{", "}", "/") and text[at : at + 1] == "{"
         ):
             raise GrammarError(
-                f"{quoted(text.strip())}: a brace without a counterpart or inside the word "
+                f"{quoted(text.strip())}: a brace has no counterpart, or is inside the word "
                 f"{quoted(token)}"
             )
         depth += (token == "{") - (depth > 0 and token == "}")
         if depth > _DEEPEST:
-            raise GrammarError(f"alternatives within alternatives, more than {_DEEPEST} deep")
+            raise GrammarError(f"alternatives are nested more than {_DEEPEST} deep")
         yield token
     if depth:
-        raise GrammarError(f"{quoted(text.strip())}: a {{ without its }}")
+        raise GrammarError(f"{quoted(text.strip())}: a {{ has no matching }}")
 
 
 def _alternatives(tokens: Sequence[str], at: int, nested: bool) -> tuple[Sequence[Items], int]:
@@ -143,7 +143,9 @@ def _alternatives(tokens: Sequence[str], at: int, nested: bool) -> tuple[Sequenc
             filled = tuple(items for items in inner if items)
             if not filled:
                 quoted_tokens = quoted(" ".join(tokens))
-                raise GrammarError(f"{quoted_tokens}: braces without a word: write @ for no word")
+                raise GrammarError(
+                    f"{quoted_tokens}: the braces contain no word: write @ for no word"
+                )
             alternatives[-1].append(Choice(filled))
         else:
             alternatives[-1].append(_unmarked(token))

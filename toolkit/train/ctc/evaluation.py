@@ -378,7 +378,8 @@ class BackgroundEvaluator:
         if has_ended:
             raise TrainingError(
                 f"the process that evaluates {model} ended with exit status {process.exitcode}; "
-                "see its own message above. The same command resumes from the last checkpoint"
+                "see the message of that process above. Run the same command again to resume from "
+                "the last checkpoint"
             )
         raise TrainingError(f"{model} was removed before it was evaluated: train from scratch")
 

@@ -145,7 +145,9 @@ def read_index(path: Path) -> FileIndex:
         parts = validated(json.loads(file.read(size)), _PARTS)
         header = json.loads(parts["__metadata__"]["records"])
         if validated(header, {"format": int})["format"] != FORMAT:
-            raise ValueError(f"format {header['format']}, but this version reads {FORMAT}")
+            raise ValueError(
+                f"it has format {header['format']}, but this version reads format {FORMAT}"
+            )
         names, dimension = validated(header, _HEADER)["names"], header["dimension"]
         (first, last), (start, end) = (
             (8 + size + offset for offset in parts[part]["data_offsets"])
@@ -158,7 +160,7 @@ def read_index(path: Path) -> FileIndex:
         table = np.frombuffer(file.read(last - first), dtype="<i8").reshape(-1, len(Column))
         ends = np.diff(table[:, Column.END], prepend=0)
         if len(table) != len(names) or (table < 0).any() or (ends < 0).any():
-            raise ValueError("its table does not match its names and blocks")
+            raise ValueError("its table of utterances does not match its names and data blocks")
         if int(table[:, Column.END].max(initial=0)) != end - start:
             raise ValueError("truncated")
     return FileIndex(path, header["plan"], names, dimension, table, start)
@@ -239,7 +241,7 @@ class Records:
         for file in self._files:
             if file.dimension != self.dimension and file.names:
                 raise RecordError(
-                    f"{file.path}: {file.dimension} values per frame, but {RECORDS} has "
+                    f"{file.path} contains {file.dimension} values per frame, but {RECORDS} states "
                     f"{self.dimension}; {ADVICE}"
                 )
         self.names = [name for file in self._files for name in file.names]
@@ -253,7 +255,7 @@ class Records:
         self._first = np.cumsum([0, *(len(file.names) for file in self._files)])
         if len(self) != utterances:
             raise RecordError(
-                f"{self.path}: holds {len(self)} utterances, but {RECORDS} has {utterances}; "
+                f"{self.path} contains {len(self)} utterances, but {RECORDS} states {utterances}; "
                 f"{ADVICE}"
             )
 
@@ -421,9 +423,9 @@ def _require(
     example = next(iter(sorted(faulty.items())), None)
     reason = f", such as {example[0]} ({example[1]})" if example else ""
     raise TrainingDataError(
-        f"{len(faulty)} of {total} utterances cannot be trained on{reason}, and {len(usable)} are "
-        f"left; at most {100 * config.max_excluded:g} % may be unusable. {out / EXCLUDED} "
-        "lists all of them"
+        f"{len(faulty)} of {total} utterances cannot be used for training{reason}, and "
+        f"{len(usable)} usable utterances are left. At most {100 * config.max_excluded:g} % may be "
+        f"unusable. {out / EXCLUDED} lists the unusable utterances"
     )
 
 

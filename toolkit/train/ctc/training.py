@@ -82,7 +82,9 @@ def train_ctc(
     strategy = make_strategy(config.parallel, device) if strategy is None else strategy
     first = next(iter(valid), None)
     if first is None:
-        raise TrainingDataError("there is no held-out data, but every epoch is evaluated on it")
+        raise TrainingDataError(
+            "there is no held-out data, which is needed to evaluate the network after each epoch"
+        )
     sizes = {"input_dim": first.inputs.shape[2], "output_dim": recognition.units.size}
     log = RunLogWriter(out / RUN_LOG)  # its clock begins here
     torch.manual_seed(config.seed)
