@@ -363,7 +363,7 @@ def run_all(smoke: bool) -> None:
 def main() -> None:
     """Compare the toolkit with the limits of the machine and with other engines.
 
-    The compared programs run in turns, so that load from other processes slows all of them alike.
+    The compared programs take turns, so that load from other processes slows all of them alike.
     Results are printed as ratios. `python -m benchmarks NAME --help` describes a benchmark.
 
     \b

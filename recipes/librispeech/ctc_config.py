@@ -147,7 +147,7 @@ class Config:
             if min(masks.mel_bins, frontend.dimension) != frontend.mel_bins:
                 raise ValueError(
                     f"`train.specaugment.mel_bins` is {masks.mel_bins}, but the front end has "
-                    f"{frontend.mel_bins} mel bins: set this number"
+                    f"{frontend.mel_bins} mel bins: set it to {frontend.mel_bins}"
                 )
 
 

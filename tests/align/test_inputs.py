@@ -144,7 +144,7 @@ def test_a_speaker_may_be_listed_under_the_stem_or_the_path(folder, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("x one\nx two\n", r"text:2: .*x"),
+        ("x one\nx two\n", r"text:2 .*x"),
         ("\n", "contains no transcripts"),
         (None, "no such file or folder"),
     ],

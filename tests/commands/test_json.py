@@ -56,7 +56,7 @@ def test_kaldi_show_of_a_table(tmp_path):
     (entry,) = read("kaldi", "show", tmp_path / "m.ark", "--key", "b")["entries"]
     assert (entry["shape"], entry["values"]) == ([1, 2], [[5.0, 6.0]])
     unknown = run("kaldi", "show", tmp_path / "m.ark", "--key", "c", "--json", status=1)
-    assert "has no 'c'" in unknown.stderr
+    assert "has no entry 'c'" in unknown.stderr
 
 
 def test_kaldi_show_of_a_data_directory(tmp_path):

@@ -107,7 +107,7 @@ def test_a_value_of_the_wrong_type_names_key_and_type(override, message):
 
 
 def test_a_section_and_a_field_of_it_cannot_both_be_set():
-    with pytest.raises(ConfigError, match="all of `smbr` are set"):
+    with pytest.raises(ConfigError, match="whole section `smbr` are set"):
         apply_overrides(Config(), ["smbr=none", "smbr.epochs=2"], BASE)
 
 

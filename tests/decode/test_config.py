@@ -13,9 +13,9 @@ from toolkit.fsa.config import Beam
         ({"acoustic_scale": 0.0}, "`acoustic_scale` is 0.0 but must be above 0"),
         ({"scales": (0.1, math.inf)}, "`scales` are .* but must be finite"),
         ({"penalties": (math.nan,)}, "`penalties` has a value that is nan but must be a number"),
-        ({"retries": (2.0, 0.0)}, r"`retries` are \(2.0, 0.0\) but must be positive"),
+        ({"retries": (2.0, 0.0)}, r"`retries` is \(2.0, 0.0\), but its factors must be positive"),
         ({"retries": (math.nan,)}, "`retries` has a value that is nan"),
-        ({"retries": (math.inf,)}, "positive factors"),
+        ({"retries": (math.inf,)}, "positive and finite"),
     ],
 )
 def test_settings_that_would_fail_in_the_search_are_refused_at_once(wrong, message):

@@ -167,7 +167,7 @@ def test_invalid_bundles_are_refused(bundle, tmp_path):
         NetworkRecogniser(tmp_path)
     with pytest.raises(BundleError, match="is not a bundle"):
         load_recogniser(tmp_path, int8=True)
-    with pytest.raises(BundleError, match="only CTC networks on the CPU"):
+    with pytest.raises(BundleError, match="only for CTC networks on the CPU"):
         load_recogniser(bundle(), int8=True)
     broken = bundle()
     (broken / "recogniser.json").write_text('{"frontend": 3}')

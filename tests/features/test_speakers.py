@@ -163,5 +163,5 @@ def test_pieces_of_a_recording_have_the_same_speaker(unnamed):
 
 def test_too_many_recordings_are_an_error_with_advice(unnamed, monkeypatch):
     monkeypatch.setattr(module, "MAX_RECORDINGS", 5)
-    with pytest.raises(SpeakerClusteringError, match=r"6 recordings .* corpus.speakers=recording"):
+    with pytest.raises(SpeakerClusteringError, match=r"6 recordings .* `corpus.speakers=recording"):
         name_speakers(unnamed)

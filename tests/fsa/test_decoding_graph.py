@@ -155,5 +155,5 @@ def test_labels_of_arcs_that_form_a_matrix_are_refused(toy, tmp_path):
     path = tmp_path / "graph.safetensors"
     for name in ("aux_splits", "lm_scores"):
         path.write_bytes(save(tensors | {name: tensors[name][:, None]}))
-        with pytest.raises(GraphError, match=rf"{path}: not a graph \(the tensor '{name}' is"):
+        with pytest.raises(GraphError, match=rf"{path}: not a graph \(the tensor '{name}' has"):
             load_fst(path)

@@ -72,7 +72,7 @@ def test_silence_phones_must_exist():
 
 
 def test_a_topology_with_onsets_needs_two_states():
-    with pytest.raises(ValueError, match="two states"):
+    with pytest.raises(ValueError, match="must be 2"):
         Topology(PHONES, states=1, silence_states=1, onset=True)
 
 

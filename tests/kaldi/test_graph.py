@@ -465,7 +465,7 @@ def test_a_model_in_the_other_case_is_refused(tmp_path):
     arpa = f"\\data\\\nngram 1={len(words)}\n\n\\1-grams:\n{grams}\n\\end\\\n"
     result = export_with(tmp_path, arpa)
     assert result.exit_code == 1
-    assert "use the same spelling in both" in result.stderr
+    assert "use the same spelling of words in both" in result.stderr
     assert not (tmp_path / "out").exists()
 
 

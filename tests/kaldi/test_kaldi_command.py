@@ -124,7 +124,7 @@ def test_invalid_numbers_are_refused(features, tmp_path):
         assert option in run(*data, tmp_path, option, value, status=2).stderr
     assert "no such folder" in run(*data, tmp_path / "gone", status=2).stderr
     packed = run("import-data", tmp_path, "--out", tmp_path / "x.jsonl.gz", status=2)
-    assert "give a name ending in .jsonl" in packed.stderr
+    assert "Give a name that ends in .jsonl" in packed.stderr
     files = ["decode", table, table, "--words", table]
     for count in (-3, 0, 1, 1 << 31):
         assert "--max-active" in run(*files, "--max-active", count, status=2).stderr

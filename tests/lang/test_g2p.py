@@ -146,7 +146,7 @@ def test_training_on_no_usable_words_is_an_error():
     lexicon = Lexicon()
     lexicon.add("<UNK>", ("SPN",))
     lexicon.add("WWW", tuple("ABCDEFGHIJ"))
-    with pytest.raises(G2pError, match="1 spellable"):
+    with pytest.raises(G2pError, match="entries for words of letters is 1"):
         G2p.train(lexicon)
 
 

@@ -118,7 +118,7 @@ def test_the_latency_of_a_stream_is_that_of_the_convolution():
 
 
 def test_stream_refuses_bidirectional_models_and_training_mode():
-    with pytest.raises(ValueError, match="forward"):
+    with pytest.raises(ValueError, match="unidirectional"):
         build(BOTH).stream(noise(1, 9))
     with pytest.raises(ValueError, match="evaluation mode"):
         build(SMALL).train().stream(noise(1, 9))

@@ -175,7 +175,7 @@ def test_a_clean_corpus_has_no_faults():
         ("um 12 Uhr", "digits", "1 transcript with digits, first b: '12' (fix: write numbers"),
         ("१२ बजे", "digits", "first b: '१२'"),
         ("das MÃ¤dchen", "garbled letters", "first b: 'MÃ¤dchen' (fix: a program read UTF-8 as"),
-        ("so [lachen]", "tag", "1 tag, first b: '[lachen]' (fix: nothing"),
+        ("so [lachen]", "tag", "1 tag, first b: '[lachen]' (fix: none needed"),
         ("бiлого", "mixed-alphabets", "first b: 'бiлого' (fix: type the letters that look alike"),
     ],
 )

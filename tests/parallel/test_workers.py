@@ -360,7 +360,7 @@ def test_a_nan_gradient_stops_all_workers(name, tmp_path):
     for end in ends:
         assert "not finite in epoch 1" in end
         assert "there and in the other workers' batches (bad_batch*.safetensors" in end
-    assert "batch of 7;" in ends[1]
+    assert "batch of 7." in ends[1]
     assert "bad_batch-1.safetensors" in ends[1]
     assert (tmp_path / "checkpoints/bad_batch-1.safetensors").exists()
 

@@ -14,15 +14,15 @@ from toolkit.processes import ranks
     [
         (
             ["features.frontend.num_mel_bins=40"],
-            r"mel_bins` is 80, but the front end has 40 mel bins: set this number",
+            r"mel_bins` is 80, but the front end has 40 mel bins: set it to 40",
         ),
         (
             ["features.frontend.num_mel_bins=90"],
-            r"mel_bins` is 80, but the front end has 90 mel bins: set this number",
+            r"mel_bins` is 80, but the front end has 90 mel bins: set it to 90",
         ),
         (
             ["train.specaugment.mel_bins=40"],
-            r"mel_bins` is 40, but the front end has 80 mel bins: set this number",
+            r"mel_bins` is 40, but the front end has 80 mel bins: set it to 80",
         ),
         (
             ["features.frontend.kind=mfcc"],
@@ -65,7 +65,7 @@ def test_a_warp_takes_any_mel_filters(overrides, tmp_path):
 )
 def test_impossible_settings_are_refused(override, tmp_path):
     name = override.partition("=")[0].rpartition(".")[2]
-    with pytest.raises(ConfigError, match=name if "model" not in override else "records.stride` is 2"):
+    with pytest.raises(ConfigError, match=name if "model" not in override else "stride` is 2"):
         apply_overrides(Config(), [override], tmp_path)
 
 

@@ -88,5 +88,5 @@ def test_repeats_that_are_impossible_are_refused(exp, tmp_path):
     (exp / "ctc" / "training.json").unlink()
     result = bench("--runs", 2, "--device", "cpu", exp, "--out", tmp_path / "tta")
     assert result.exit_code == 1
-    assert "has no training.json" in result.output
+    assert "contains no training.json" in result.output
     assert "--force 7" in result.output

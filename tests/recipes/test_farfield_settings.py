@@ -114,7 +114,7 @@ def test_without_a_parallel_method_the_message_names_the_recipes_settings(recipe
     monkeypatch.setattr("toolkit.processes.ranks.world_size", lambda: 2)
     with pytest.raises(ParallelError) as error:
         make_strategy(config.sequence.parallel)
-    named = re.search("such as (.*) or (.*);", str(error.value))
+    named = re.search("such as (.*) or (.*)$", str(error.value))
     sections = [*named[1].split(", "), named[2]]
     assert any(hasattr(getattr(config, name, None), "parallel") for name in sections)
     assert "--set ce." not in str(error.value)

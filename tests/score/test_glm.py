@@ -89,9 +89,9 @@ def test_errors_name_the_place_and_the_text_as_read(glm, tmp_path):
     glm()
     reader = InputReader(glm=tmp_path / "x.glm")
     for ref, message in {
-        "r.trn": "r.trn: a-2: 'bad (b': paren",
-        "r.stm": "r.stm: r at 0 s: 'bad (b': paren",
-        "s.stm": "h.ctm: r 1 at 0.5 s: 'bad(b': paren",
+        "r.trn": "r.trn: a-2: 'bad (b': its paren",
+        "r.stm": "r.stm: r at 0 s: 'bad (b': its paren",
+        "s.stm": "h.ctm: r 1 at 0.5 s: 'bad(b': its paren",
     }.items():
         with pytest.raises(ToolkitError) as caught:
             reader.read(tmp_path / ref, tmp_path / "h.ctm")
@@ -145,4 +145,4 @@ def test_the_command_scores_as_hubscr_does(glm, tmp_path):
     bad = CliRunner().invoke(cli.main, ["score", *names])
     assert bad.exit_code == 1
     message = bad.stderr
-    assert f"{tmp_path}/x.stm, {tmp_path}/x.ctm: R1-A_0000000-0002000: '{{ i': a {{ wit" in message
+    assert f"{tmp_path}/x.stm, {tmp_path}/x.ctm: R1-A_0000000-0002000: '{{ i': a {{ has" in message

@@ -81,7 +81,7 @@ def test_the_speaker_is_read_from_an_id(id, speaker):
 
 @pytest.mark.parametrize("id", ["abc", "-a"])
 def test_ids_without_a_speaker_are_an_error(id):
-    with pytest.raises(ToolkitError, match="file of `utterance speaker` lines"):
+    with pytest.raises(ToolkitError, match="file with lines `utterance speaker`"):
         speaker_of_id(id)
 
 

@@ -247,7 +247,7 @@ def test_pool_keeps_every_utterance_and_puts_speakers_together():
     assert pooled.by_speaker()["ann"].errors == 2
     assert pooled.unmatched_hypotheses == ("dev/v",)
     for scores in ({}, {"words": dev, "characters": score(REFS, REFS, "char")}):
-        with pytest.raises(ToolkitError, match="all of the same unit"):
+        with pytest.raises(ToolkitError, match="must have the same unit"):
             pool(scores)
 
 

@@ -105,7 +105,7 @@ def test_mismatched_or_missing_alignments_are_refused(judge, make_synthetic, tmp
     synthetic = make_synthetic(4)
     arguments = judge[0], synthetic.folder, synthetic, CalibrationConfig(), tmp_path / "out"
     synthetic.targets["u001"] = synthetic.targets["u001"] + 6
-    with pytest.raises(TargetError, match="u001: its alignment has senone"):
+    with pytest.raises(TargetError, match="u001: its alignment contains senone"):
         measure_calibration(*arguments)
     synthetic.targets["u001"] = synthetic.targets["u001"][:-1]
     with pytest.raises(TargetError, match=r"u001: its alignment has \d+ frames"):

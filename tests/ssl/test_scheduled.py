@@ -232,7 +232,7 @@ def test_training_starts_from_other_weights(train, teacher, tmp_path):
     first, second = load_model(tmp_path / "first"), load_model(tmp_path / "second")
     for name, value in first.state_dict().items():
         torch.testing.assert_close(second.state_dict()[name], value, atol=1e-5, rtol=0)
-    with pytest.raises(ModelError, match="but the student is"):
+    with pytest.raises(ModelError, match="but the student has"):
         train(tmp_path / "third", config, start=teacher[0])
 
 
@@ -263,7 +263,7 @@ def test_a_custom_network_starts_from_other_weights(train, tmp_path, monkeypatch
     )
     train(tmp_path / "first", config)
     train(tmp_path / "second", config, start=tmp_path / "first")
-    with pytest.raises(ModelError, match="but the student is"):
+    with pytest.raises(ModelError, match="but the student has"):
         train(tmp_path / "third", replace(config, model=STUDENT), start=tmp_path / "first")
 
 

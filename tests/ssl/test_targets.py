@@ -93,5 +93,5 @@ def test_invalid_targets_are_refused():
         k_best(torch.full((1, 4), float("nan")), 2)
     with pytest.raises(TargetError, match="senone"):
         k_best(logits(), 50).rebuild(20)
-    with pytest.raises(TargetError, match="no targets"):
+    with pytest.raises(TargetError, match="cannot contain targets"):
         KBest.unpack(np.zeros((3, 4), np.uint16))

@@ -159,7 +159,8 @@ def test_prints_the_settings_it_tried_and_chose(records, tmp_path, monkeypatch):
         main, ["tta", "readers", *options, "--memory", "3", "--json", str(path)]
     )
     assert result.exit_code == 0, result.output
-    assert "Choice: 1 reader, batch 6 (24 fit, but do not raise the throughput)." in result.output
+    printed = " ".join(result.output.split())
+    assert "Choice: 1 reader, batch 6 (24 fit, but do not raise the throughput)." in printed
     assert "25 %" in result.output
     tried = [
         (setting.readers.readers, setting.readers.utterances_per_batch) for setting in settings

@@ -32,8 +32,8 @@ def export(model: Path, form: str, out: Path) -> None:
     the folder --out. If the network reads the features of a GMM system, metadata.json contains no
     front end. For streaming, the recurrent states of a unidirectional model are additional inputs
     and outputs. The command compares the exported model with the original on random input, as a
-    whole and in pieces, and fails if the outputs differ. Export to ONNX needs the package onnx, and
-    the comparison needs onnxruntime.
+    whole and in pieces, and fails if the outputs differ. Export to ONNX needs the package onnx and,
+    for this comparison, onnxruntime.
 
     \b
     Example:

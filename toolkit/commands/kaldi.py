@@ -37,8 +37,8 @@ def kaldi() -> None:
 
     The subcommands export and import data directories, lexicons, features, alignments, decoding
     graphs and log-likelihoods. The toolkit's ARPA language models, CTM files and %WER lines have
-    Kaldi's format already. The export of archives and the import of binary features need the
-    package kaldi_native_io: pip install kaldi_native_io.
+    Kaldi's format already. Writing archives and reading binary matrices need the package
+    kaldi_native_io: pip install kaldi_native_io.
 
     \b
     Example:

@@ -75,8 +75,8 @@ _METHOD = (
     click.option(
         "--drop-hyphens",
         is_flag=True,
-        help="Remove hyphens from references and hypotheses (e-mail is email), like DH of sclite "
-        "-c.",
+        help="Remove hyphens from references and hypotheses (e-mail becomes email), like DH of "
+        "sclite -c.",
     ),
     click.option(
         "--map",

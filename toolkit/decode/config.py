@@ -215,7 +215,7 @@ class BeamTuneConfig(Settings):
         for name in ("widths", "margins"):
             values = getattr(self, name)
             if not values or list(values) != sorted(set(values)):
-                raise ValueError(f"`{name}` are {values} but must be ascending, at least one")
+                raise ValueError(f"`{name}` are {values} but must be one or more ascending values")
 
 
 @dataclass(frozen=True)

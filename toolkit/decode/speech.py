@@ -102,7 +102,7 @@ class SpeechDetector(nn.Module):
         return self.output(pooled).squeeze(1)
 
     def score(self, features: Tensor) -> float:
-        """Return the highest score of an utterance's windows; -inf if it is too short.
+        """Return the highest score of an utterance's windows, in log-odds; -inf if it is too short.
 
         Args:
           features: [T, F] before normalisation.

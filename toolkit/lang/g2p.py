@@ -499,8 +499,8 @@ def _trained(pairs: Sequence[Pair]) -> tuple[list[Graphone], BackoffModel]:
     sequences = [path for path in aligner.align(pairs) if path]
     if not sequences:
         raise G2pError(
-            "no pronunciations can be learnt from the lexicon, which has "
-            f"{len(pairs)} entries for words that consist of letters"
+            "no pronunciations can be learnt from the lexicon: the number of entries for words "
+            f"of letters is {len(pairs)}"
         )
     # 2. The n-gram model over graphones as words "0", "1", ... by frequency.
     counts = Counter(index for path in sequences for index in path)

@@ -145,7 +145,7 @@ def _ends(path: Path) -> Iterator[tuple[str, float]]:
     """Yield the lines of silprob.txt."""
     for where, fields in _lines(path):
         if len(fields) != 2 or fields[0] not in _ENDS:
-            raise LexiconError(f"{where}: the line is not one of {', '.join(_ENDS)} and a number")
+            raise LexiconError(f"{where}: the line is not one of {', '.join(_ENDS)} with a number")
         allowed = positive if fields[0].startswith("</s>") else below_one
         yield fields[0], _number(where, fields[1], allowed)
 

@@ -214,7 +214,7 @@ def ctc_log_probs(model: nn.Module, utterances: Sequence[Tensor]) -> list[Tensor
 
     Args:
       model: as `CtcModel`; put in evaluation mode by this call.
-      utterances: [T_n, D] each; similar lengths need the least padding.
+      utterances: normalised features [T_n, D] of each; similar lengths need the least padding.
 
     Returns:
       For each utterance [T'_n, C] on the CPU, without frames for one that is too short.

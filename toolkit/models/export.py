@@ -236,7 +236,7 @@ def find_export_source(path: Path) -> ExportSource:
             content = read_json(settings, {"frontend": {str: Any}})
         if content.get("by_speaker"):
             raise ModelError(
-                f"the network in {path} reads features of a GMM system, not those of a front end: "
+                f"the model in {path} reads features of a GMM system, not those of a front end: "
                 "export the network's folder in the run directory instead"
             )
         frontend = content["frontend"]

@@ -311,10 +311,11 @@ class Watchdog:
             "pid_space": self._pid_space,
             "pid": os.getpid(),
             "exchanges": self.exchanges,
-            "steps": self.stalls.status(),
+            "status": self.stalls.status(),
         }
 
     def _read_heartbeat(self, rank: int) -> None:
+        """Read a rank's latest heartbeat, and note when it came, or that the rank has left."""
         if self._store.has(f"left/{rank}"):
             self._departed.add(rank)
         elif self._store.has(f"heartbeat/{rank}"):
@@ -322,7 +323,7 @@ class Watchdog:
             previous, since = self._last_heartbeats.get(rank, (None, 0.0))
             if heartbeat != previous:
                 since = time.monotonic()
-                self.stalls.update(rank, heartbeat["steps"])
+                self.stalls.update(rank, heartbeat["status"])
             self._last_heartbeats[rank] = (heartbeat, since)
 
     def _monitor(self) -> None:

@@ -319,7 +319,7 @@ def test_a_reconfigured_decoder_equals_a_new_one():
 @pytest.mark.parametrize(
     ("log_probs", "message"),
     [
-        (np.zeros((3, 5)), r"\[3, 5\], expected \[frames, 4\]"),
+        (np.zeros((3, 5)), r"\[3, 5\], not \[frames, 4\]"),
         (np.array([[0.0] * 4, [math.nan] * 4]), "NaN at frame 1"),
     ],
 )

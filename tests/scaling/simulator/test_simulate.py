@@ -146,7 +146,7 @@ def test_many_workers_learn_with_adam_even_if_the_data_end_within_a_step(task, m
 
 def test_averaged_states_of_optimizers_are_not_simulated(task):
     scenario = replace(ADAM, bmuf=BmufConfig(block=5, optimizer="average"))
-    with pytest.raises(ValueError, match="optimizer is 'average'"):
+    with pytest.raises(ValueError, match="optimizer` is 'average'"):
         simulate("bmuf", 4, scenario, task)
 
 

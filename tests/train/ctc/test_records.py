@@ -80,7 +80,7 @@ def test_faults_are_listed_and_limited(write_store, tmp_path):
     strict = RecordConfig(max_excluded=0.5)
     with pytest.raises(TrainingDataError, match=r"4 of 5 .* u0 \(no transcript\)"):
         write_records(features, texts, Characters(), strict, tmp_path)
-    with pytest.raises(TrainingDataError, match="0 are left"):
+    with pytest.raises(TrainingDataError, match="0 usable utterances are left"):
         write_records(features, {}, Characters(), CONFIG, tmp_path)
 
 
@@ -156,7 +156,7 @@ def test_a_folder_whose_manifest_does_not_fit_its_files_is_refused(write_store, 
     write_records(write_store([40] * 5), texts_of(5), Characters(), CONFIG, tmp_path)
     path = tmp_path / "records.json"
     path.write_text(path.read_text().replace('"utterances": 5', '"utterances": 6'))
-    with pytest.raises(RecordError, match="holds 5 utterances"):
+    with pytest.raises(RecordError, match="contains 5 utterances"):
         Records(tmp_path)
 
 

@@ -87,7 +87,7 @@ def test_pieces_without_a_numerator_are_left_out(make, caplog):
     utterances = {name for batch in data.batches(0) for name in batch.ids}
     assert utterances == set(times) - {"utt001"}
     assert caplog.messages.count(caplog.messages[0]) == 1
-    assert caplog.messages[0].count("from utt001") == 1
+    assert caplog.messages[0].count("of utt001") == 1
     list(data.batches(1))
     assert len(caplog.messages) == 1  # each utterance is named once
     _, none = make(times=dict.fromkeys(times, lost))
@@ -123,7 +123,7 @@ def test_a_batch_without_numerators_counts_nothing(make, caplog):
     assert stats.keys() == objective(model, next(b for b in batches if b.numerators))[1].keys()
     assert all(not parameter.grad.any() for parameter in model.parameters())
     (message,) = caplog.messages
-    assert "the latest from utt001: " in message
+    assert "most recently chunks of utt001: " in message
 
 
 @pytest.mark.parametrize("wrong", [{"max_frames": 0}, {"left_context": -1}])

@@ -100,7 +100,7 @@ class Posteriors(Mapping[str, Tensor]):
 def _to_log_probs(array: np.ndarray) -> Tensor:
     """Convert a stored array to log-probabilities."""
     if array.dtype != np.float32 or array.ndim != 2:
-        raise ValueError(f"an array {array.dtype} {list(array.shape)} instead of float32 [T, C]")
+        raise ValueError(f"the array is {array.dtype} {list(array.shape)}, not float32 [T, C]")
     log_probs = torch.from_numpy(array)
     if not log_probs.isfinite().all():
         raise ValueError("some values are not finite numbers")
