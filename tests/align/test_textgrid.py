@@ -94,8 +94,8 @@ def test_tiers_are_contiguous_in_spite_of_rounding(tmp_path_factory, rows, final
     [
         ([word(0.1, 0.5), word(0.4, 0.6, "X")], "'X' at 0.400 s begins before"),
         ([word(0.1, 1.2)], "ends after the audio"),
-        ([word(0.5, 0.5)], "has no duration"),
-        ([word(1.0, 1.02)], "has no duration"),
+        ([word(0.5, 0.5)], "has the duration 0"),
+        ([word(1.0, 1.02)], "has the duration 0"),
     ],
 )
 def test_invalid_tiers_are_named(tmp_path, words, message):

@@ -221,7 +221,7 @@ def _fill_gaps(tier: str, tokens: Iterable[TimedToken], duration: float) -> list
         if end > duration:
             raise TextGridError(f"{place} ends after the audio, which lasts {duration:.3f} s")
         if end - start < SLIVER:
-            raise TextGridError(f"{place} has no duration within the audio")
+            raise TextGridError(f"{place} has the duration 0, or begins where the audio ends")
         # A pause becomes an interval without text.
         if start > now:
             filled.append((now, start, ""))
