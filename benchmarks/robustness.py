@@ -53,7 +53,10 @@ def zeros(seconds: float, where: str) -> Alteration:
 
 
 def gate(samples: np.ndarray, pause: float) -> np.ndarray:
-    """Mute the pieces of 50 ms whose peak is below `GATE_BELOW` of the recording's."""
+    """Mute the pieces of 50 ms whose peak is below `GATE_BELOW` of the recording's.
+
+    An `Alteration`, like `fade` and `lead_in`; none of them uses the pause.
+    """
     size = round(GATE_SECONDS * RATE)
     gated = samples.copy()
     for begin in range(0, len(gated), size):

@@ -157,7 +157,13 @@ def _groups(text: str, events: list[Event]) -> list[_Group]:
 
 
 def _onset(word: Event, first: Event, preceding: Event | None) -> tuple[int, int]:
-    """Return the samples where a word begins and where the sound before it ends."""
+    """Return the samples where a word begins and where the sound before it ends.
+
+    Args:
+      word: the word's own event.
+      first: the word's first sound.
+      preceding: the sound before the word; None at the beginning or after a pause.
+    """
     if preceding is None:
         return first.sample, first.sample
     # A consonant begins with its closure, which espeak-ng's word event marks.

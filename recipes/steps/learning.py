@@ -107,9 +107,14 @@ def label_with_teacher(run: Run, teacher: str, normaliser: Path) -> dict[str, fl
 
     `teacher_targets/` gets a folder for each offset, with the shards or with their address.
 
+    Args:
+      run: the recipe's run.
+      teacher: name of the teacher's folder.
+      normaliser: the normaliser of the features that the teacher was trained on.
+
     Returns:
-      The amount of data in the shards, and `tail_mass`, the mean probability mass per frame of the
-      logits that are not kept.
+      Of the last offset: the amount of data in the shards, and `tail_mass`, the mean probability
+      mass per frame of the logits that are not kept.
     """
     out, store, folder = run.make("teacher_targets"), _store(run), _place(run, "targets")
     config, unlabelled = run.config.targets, run.need("unlabelled")

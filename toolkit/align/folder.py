@@ -302,7 +302,12 @@ def accumulate(job: AlignJob, item: tuple[AlignTask, SpeakerAdaptation]) -> Fmll
 
 
 def align(job: AlignJob, item: tuple[AlignTask, SpeakerAdaptation | None]) -> AlignedRecording:
-    """Align a recording and write its TextGrid; compute its features if none are stored."""
+    """Align a recording and write its TextGrid; compute its features if none are stored.
+
+    Args:
+      job: the aligner's files and the settings of all recordings.
+      item: the recording, and the adaptation to its speaker; None if the aligner does not adapt.
+    """
     task, speaker = item
     aligner = _open(job.aligner)
     try:
