@@ -1,6 +1,7 @@
 """The tables of times to accuracy, and the published ones."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -134,6 +135,15 @@ def test_the_table_has_price_and_performance(platforms):
     rent = cells(rent_table(platforms, CONFIG))
     assert len(rent) == 1
     assert rent[0][2] == (f"{6 * fast / 3600:.2f}", "")
+
+
+def test_prices_in_different_currencies_are_not_compared(platforms):
+    slow, fast = platforms
+    fast = replace(fast, price=replace(fast.price, currency="EUR"))
+    assert cells(price_table([slow, fast], CONFIG))[1][1:] == [("NA", "")] * 3
+    table = cost_table([slow, fast])
+    assert cells(table)[1][1:3] == [("3,000.00 EUR", ""), ("NA", "")]
+    assert cells(table)[0][1:3] == [("1,000.00 USD", ""), ("1.00", "")]
 
 
 def test_small_rents_keep_two_digits(training):

@@ -199,17 +199,21 @@ def _mark_best(
 
 
 def cost_table(platforms: Sequence[Platform]) -> Table | None:
-    """Return a table of the platforms' prices (A29); None if no platform has a price."""
+    """Return a table of the platforms' prices (A29); None if no platform has a price.
+
+    Prices in different currencies are not compared.
+    """
     priced = [(n, p, p.price) for n, p in enumerate(platforms) if p.price and p.price.total]
     if not priced:
         return None
-    base_price = priced[0][2].total
+    base = priced[0][2]
+    currencies = sorted({price.currency for _, _, price in priced})
     rows = [
         TableRow(
             [
                 Cell(platform.name),
-                Cell(_money(price.total)),
-                Cell(f"{price.total / base_price:.2f}"),
+                Cell(_money(price.total) + (f" {price.currency}" if currencies[1:] else "")),
+                Cell(f"{price.total / base.total:.2f}" if price.currency == base.currency else NA),
                 Cell(_money(price.devices)),
                 Cell(_money(price.processors)),
                 Cell(price.as_of or NA),
@@ -219,9 +223,8 @@ def cost_table(platforms: Sequence[Platform]) -> Table | None:
         for colour, platform, price in priced
     ]
     names = ("platform", "total", "relative", "devices", "processors")
-    currencies = ", ".join(sorted({price.currency for _, _, price in priced}))
     return Table(
-        f"Prices in {currencies}",
+        f"Prices in {', '.join(currencies)}",
         [*map(Column, names), Column("as of")],
         rows,
         note="As entered by the user; as in the paper, storage is not included.",
@@ -236,7 +239,10 @@ def _money(value: float | None) -> str:
 
 
 def price_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | None:
-    """Return a table of TTA times price (A38); None if no platform has a price."""
+    """Return a table of TTA times price (A38); None if no platform has a price.
+
+    Platforms whose prices are not in the currency of the first price have no value.
+    """
     base = next((p for p in platforms if p.price and p.price.total), None)
     if base is None:
         return None
@@ -244,9 +250,12 @@ def price_table(platforms: Sequence[Platform], config: TtaConfig) -> Table | Non
     def relative(platform: Platform, metric: str, target: float) -> float | None:
         # (TTA price) / (TTA price of the base platform).
         tta, base_tta = (p.tta(metric, target, config.epochs) for p in (platform, base))
-        if tta is None or not base_tta or not platform.price or not platform.price.total:
+        price = platform.price
+        if tta is None or not base_tta or not price or not price.total:
             return None
-        return tta * platform.price.total / (base_tta * base.price.total)
+        if price.currency != base.price.currency:
+            return None
+        return tta * price.total / (base_tta * base.price.total)
 
     values = [[relative(p, *target) for target in config.targets] for p in platforms]
     rows = [
