@@ -8,10 +8,14 @@ from typing import Any
 import torch
 
 from toolkit.models.config import LstmConfig
+from toolkit.models.lstm_cpu import onednn_has_bfloat16
 
 SIZE = 2048
 GPU_SIZE = 8192
 """Rows and columns with which a GPU reaches its peak rate."""
+EMULATED_SIZE = 256
+"""Rows and columns in bfloat16 on a CPU without instructions for it, whose rate hardly depends on
+the size: products of `SIZE` rows take 14 s there."""
 REPEATS = 8
 
 
@@ -30,7 +34,8 @@ class Gemm:
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype, per_unit: float) -> None:
-        size = size_on(device)
+        emulated = device.type == "cpu" and dtype is torch.bfloat16 and not onednn_has_bfloat16()
+        size = EMULATED_SIZE if emulated else size_on(device)
         a, b = (torch.rand(size, size, device=device).to(dtype) for _ in range(2))
         candidates = [lambda: torch.mm(a, b)]
         if device.type == "cpu" and dtype is torch.float32:
