@@ -43,7 +43,7 @@ def test_compares_all_cases(monkeypatch, ticking_clock):
     assert {row.rate for row in table.rows} == {whole.rate}  # s of speech, the same for all
     assert whole.rate >= 3 * 3.0
     _, factors, correctness, missing, hour = table.notes
-    assert f"{1 / whole.rate:.5f} (target: at most 0.005" in factors
+    assert f"{1 / whole.rate:.5f} (target: at most 0.001" in factors
     assert float(re.search(r"([\d.]+)% of the frames", correctness)[1]) > 95
     assert "not installed" in missing
     assert "pip install kaldi-hmm-gmm==" in missing
