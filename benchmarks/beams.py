@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from benchmarks.run import BenchmarkError
+from benchmarks.run import REF, BenchmarkError
 from toolkit.config.click_types import FILE, JSON_OUT
 from toolkit.decode.bundle import Bundle, is_ctc
 from toolkit.decode.recogniser import (
@@ -81,12 +81,7 @@ class Width:
 @click.command("beams")
 @click.option("--model", type=FILE, required=True, help="Model bundle, such as exp/demo/final.")
 @click.option("--system", help="Name of the system in the bundle; default: the best system.")
-@click.option(
-    "--ref",
-    type=FILE,
-    required=True,
-    help="Reference transcripts, in a format that `toolkit score --ref` reads.",
-)
+@REF
 @click.option(
     "--plot",
     type=FILE,

@@ -11,7 +11,7 @@ import click
 import torch
 
 from benchmarks.beams import BLOCK
-from benchmarks.run import BenchmarkError, Case, compare
+from benchmarks.run import REF, BenchmarkError, Case, compare
 from toolkit.config.click_types import FILE
 from toolkit.decode.bundle import Bundle, is_ctc
 from toolkit.decode.ctc.recogniser import CtcRecogniser
@@ -41,12 +41,7 @@ class Row:
 
 @click.command("int8")
 @click.option("--model", type=FILE, required=True, help="Bundle, such as exp/ctc-demo/final.")
-@click.option(
-    "--ref",
-    type=FILE,
-    required=True,
-    help="Reference transcripts, in a format that `toolkit score --ref` reads.",
-)
+@REF
 @click.option(
     "--rounds", type=click.IntRange(1), default=3, show_default=True, help="Timed rounds."
 )

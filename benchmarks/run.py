@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolkit.config.click_types import JSON_OUT
+from toolkit.config.click_types import FILE, JSON_OUT
 from toolkit.environment import git_commit, machine, versions
 from toolkit.errors import ToolkitError
 from toolkit.tta.machine import Accelerators
@@ -50,6 +50,15 @@ BENCHMARKS = (
 """The modules of this folder that `python -m benchmarks` runs, with - for _."""
 ALL = ("train", "train-ctc", "features", "decode", "lattice", "align", "compression", "score")
 """What `python -m benchmarks all` runs, in this order; none of them needs other files."""
+
+
+REF = click.option(
+    "--ref",
+    type=FILE,
+    required=True,
+    help="Reference transcripts, in a format that `toolkit score --ref` reads.",
+)
+"""The option of benchmarks that count word errors."""
 
 
 class BenchmarkError(ToolkitError):

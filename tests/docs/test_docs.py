@@ -52,10 +52,10 @@ def test_names_are_those_of_the_code(page):
     text = page.read_text(encoding="utf-8")
     for dotted in re.findall(r"`((?:toolkit|benchmarks)(?:\.\w+)+)`", text):
         assert exists(dotted), dotted
-    # Recipes that the guides have the reader make.
-    made = {"interviews", "lectures", *re.findall(r"new-corpus (\w+)", text)}
+    # Recipes that the reader makes while following the guide.
+    guide_recipes = {"interviews", "lectures", *re.findall(r"new-corpus (\w+)", text)}
     for path in re.findall(r"`((?:toolkit|benchmarks|recipes|docs|tests)/[\w/]+\.\w+)`", text):
-        assert "NAME" in path or path.split("/")[1] in made or (ROOT / path).exists(), path
+        assert "NAME" in path or path.split("/")[1] in guide_recipes or (ROOT / path).exists(), path
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)

@@ -68,12 +68,14 @@ def fill_digital_silence(features: Tensor, counted: Tensor) -> Tensor:
     Returns:
       [T, F]: the features themselves if there is nothing to fill, or nothing to fill it with.
     """
+    if counted.all():  # almost always: GMM training loads every utterance through here
+        return features
     silent = ~counted
     # Windows of the `EDGE` frames on either side of digital silence contain some of it.
     near = torch.nn.functional.max_pool1d(silent[None].float(), 2 * EDGE + 1, 1, EDGE)[0] > 0
     sound = features[counted if near.all() else ~near]
     num_quiet = math.ceil(QUIETEST_SHARE * len(sound))
-    if counted.all() or not num_quiet:
+    if not num_quiet:
         return features
     # [num_quiet, F] in order of time; of equally quiet frames, the first.
     quiet = sound[sound[:, 0].argsort(stable=True)[:num_quiet].sort().values]
