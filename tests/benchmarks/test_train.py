@@ -32,11 +32,16 @@ def test_operations_are_six_per_weight():
     assert train.flops_per_frame(SMALL) == 6 * weights
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_gemm_amount_is_its_operations(monkeypatch, dtype):
+@pytest.mark.parametrize(
+    ("dtype", "has_bfloat16", "rows"),
+    [(torch.float32, False, 64), (torch.bfloat16, True, 64), (torch.bfloat16, False, 32)],
+)
+def test_gemm_amount_is_its_operations(monkeypatch, dtype, has_bfloat16, rows):
     monkeypatch.setattr(limits, "SIZE", 64)
+    monkeypatch.setattr(limits, "EMULATED_SIZE", 32)
+    monkeypatch.setattr(limits, "onednn_has_bfloat16", lambda: has_bfloat16)
     product = limits.Gemm(torch.device("cpu"), dtype, per_unit=1000)
-    assert product.run() == limits.REPEATS * 2 * 64**3 / 1000
+    assert product.run() == limits.REPEATS * 2 * rows**3 / 1000
 
 
 def test_the_utterance_loop_learns_and_counts_low_rate_frames():
