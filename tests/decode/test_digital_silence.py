@@ -12,7 +12,7 @@ from toolkit.decode.recogniser import NetworkRecogniser
 from toolkit.decode.sources import Inputs
 from toolkit.decode.transcribe import transcribe
 from toolkit.decode.words import PENALTY, SilenceGate, silence_pdfs
-from toolkit.features.silence import EDGE, SilentSpans
+from toolkit.features.silence import SilentSpans
 from toolkit.hmm.config import TreeConfig
 from toolkit.hmm.phone_sets import RootGroup
 from toolkit.hmm.senones import Senones
@@ -69,12 +69,8 @@ def test_long_silence_is_left_out_of_what_the_model_scores(runs, lookahead, size
     frames = [torch.full((n, 4), -15.9) if zeros else torch.randn(n, 4) + 9 for n, zeros in runs]
     features, outputs = torch.cat(frames), torch.tensor([True, False, False])
     is_silent = SilentSpans("fbank").push(features)
-    # Rows are counted from the first sound; frames whose windows contain some of the silence before
-    # it count as silence.
+    # Rows are counted from the first sound.
     first = int(is_silent.to(torch.int8).cumprod(0).sum())
-    if 0 < first < len(features):
-        first = min(first + EDGE, len(features))
-        is_silent[:first] = True
     skipped = first % 3 if first < len(features) else 0
     num_rows = -(-(len(features) - skipped) // 3)
     whole = SilenceGate("fbank", outputs, 3, 1, lookahead)

@@ -141,8 +141,8 @@ def plan(
     Prints the figures of the million-hours paper beside the prediction. Without --rates, the
     command first measures the speed of each step on noise, which takes about a minute. The
     prediction is more accurate with the speeds of a pilot run on a few hours of your audio:
-    `toolkit pipeline rates` writes them to a file for --rates. The prediction
-    assumes that targets are generated on CPU cores. With --gpu-speed, it assumes GPUs.
+    `toolkit pipeline rates` writes them to a file for --rates. The prediction assumes that targets
+    are generated on CPU cores. With --gpu-speed, it assumes GPUs.
 
     \b
     Example:

@@ -25,7 +25,7 @@ from toolkit.decode.ctc.dictionary import CtcDecodeError
 from toolkit.decode.ctc.kernels import advance_alignment
 from toolkit.decode.ctc.search import LogProbs, as_array, space_label
 from toolkit.errors import ToolkitError
-from toolkit.features.silence import EDGE, SilentSpans
+from toolkit.features.silence import SilentSpans
 from toolkit.fsa.lattice import ScoredLattice, Weights
 from toolkit.fsa.nbest import sampled_words
 from toolkit.hmm.senones import Senones
@@ -383,8 +383,7 @@ class SilenceGate:
         self._has_sound = False
         self._skipped = 0  # frames of silence before the first sound that are no whole row
         self._row = 0
-        if self._waiting is not None:
-            self._waiting = self._waiting[:0]
+        self.finish()
 
     def push(self, features: Tensor) -> Tensor:
         """Take the utterance's next raw features [T, F]; return those that the model scores."""
@@ -395,9 +394,6 @@ class SilenceGate:
         waiting = features if self._waiting is None else torch.cat([self._waiting, features])
         if not self._has_sound:
             waiting = self._without_silence_at_start(waiting)
-        if not self._has_sound:
-            self._waiting = waiting
-            return waiting[:0]
         num_rows = len(waiting) // self._factor
         begin, size = len(self._is_silent) * self._factor + self._skipped, num_rows * self._factor
         silent = self._silent_frames[begin : begin + size].view(num_rows, self._factor).all(dim=1)
@@ -413,32 +409,22 @@ class SilenceGate:
         return waiting[:size][frames]
 
     def _without_silence_at_start(self, frames: Tensor) -> Tensor:
-        """Return the last frames [T, F] so far from the first sound on; without sound, the last.
-
-        Frames at the edge, whose windows contain some of the silence, are left out with it: the
-        model gets what it would get of a recording that begins with the sound.
-        """
+        """Return the last frames [T, F] so far from the first sound on; without sound, the last."""
         silent = self._silent_frames[len(self._silent_frames) - len(frames) :]
         num_silent = int(silent.to(torch.int8).cumprod(0).sum())
-        num_left_out = num_silent
-        if num_silent < len(frames) and (num_silent or self._is_silent):
-            num_left_out += EDGE
-        self._has_sound = num_left_out < len(frames)
-        num_rows, num_left = divmod(num_left_out if self._has_sound else num_silent, self._factor)
+        num_rows, num_left = divmod(num_silent, self._factor)
         self._is_silent += [True] * num_rows
+        self._has_sound = num_silent < len(frames)
         if self._has_sound:
             self._skipped = num_left
-            return frames[num_left_out:]
-        return frames[num_rows * self._factor :]
+            return frames[num_silent:]
+        return frames[num_silent - num_left :]
 
     def finish(self) -> Tensor:
         """Return the remaining frames, which are less than a row."""
         if self._waiting is None:
             return torch.zeros(0, 0)
-        # Without sound but for its edge, a whole row may be left.
-        num_rows = len(self._waiting) // self._factor
-        self._is_silent += [True] * num_rows
-        remaining, self._waiting = self._waiting[num_rows * self._factor :], self._waiting[:0]
+        remaining, self._waiting = self._waiting, self._waiting[:0]
         return remaining
 
     def push_utterance(self, features: Tensor) -> Tensor:

@@ -212,7 +212,7 @@ def cost_table(platforms: Sequence[Platform]) -> Table | None:
         TableRow(
             [
                 Cell(platform.name),
-                Cell(_money(price.total) + (f" {price.currency}" if currencies[1:] else "")),
+                Cell(_money(price.total) + (f" {price.currency}" if len(currencies) > 1 else "")),
                 Cell(f"{price.total / base.total:.2f}" if price.currency == base.currency else NA),
                 Cell(_money(price.devices)),
                 Cell(_money(price.processors)),
