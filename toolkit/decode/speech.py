@@ -214,8 +214,8 @@ class _Recording:
 
     features: Tensor
     """[T, F]"""
-    loud: np.ndarray
-    """[T] bool; all frames of a sound count as loud."""
+    loud_before: np.ndarray
+    """[T + 1] number of loud frames before each frame; all frames of a sound count as loud."""
 
 
 def train_speech_detector(
@@ -307,13 +307,13 @@ def _recording(samples: np.ndarray, clean: np.ndarray | None, frontend: Frontend
     features = frontend(torch.from_numpy(samples))
     counted = counted_frames(features, frontend.config.kind)
     if clean is None:
-        return _Recording(features[counted], np.ones(int(counted.sum()), dtype=bool))
+        return _Recording(features[counted], np.arange(int(counted.sum()) + 1))
     # Energy of each frame's first `shift` samples.
     shift = len(clean) // max(1, len(features))
     pieces = clean[: shift * len(features)].reshape(len(features), -1)
     energies = np.square(pieces, dtype=np.float64).mean(axis=1)
-    loud = energies >= np.median(energies)
-    return _Recording(features[counted], loud[counted.numpy()])
+    loud = (energies >= np.median(energies))[counted.numpy()]
+    return _Recording(features[counted], np.concatenate([[0], np.cumsum(loud)]))
 
 
 def _other_speed(rng: Rng, samples: np.ndarray) -> np.ndarray:
@@ -345,13 +345,14 @@ def _degraded(rng: Rng, samples: np.ndarray, rate: int) -> np.ndarray:
 
 def _draw(rng: Rng, recordings: Sequence[_Recording], length: int) -> list[Tensor]:
     """Return `BATCH` windows [length, F] of recordings drawn at random, loud ones if there are."""
-    long_enough = [r for r in recordings if len(r.loud) >= length]
+    long_enough = [r for r in recordings if len(r.loud_before) > length]
     windows = []
     for number in rng.integers(len(long_enough), size=BATCH):
         recording = long_enough[number]
-        num_loud = np.concatenate([[0], np.cumsum(recording.loud)])  # before each frame
-        in_window = num_loud[length:] - num_loud[:-length]
+        in_window = recording.loud_before[length:] - recording.loud_before[:-length]
         begins = np.flatnonzero(in_window >= LOUD_SHARE * length)
-        begin = int(rng.choice(begins if len(begins) else len(in_window)))
+        if not len(begins):
+            begins = np.arange(len(in_window))
+        begin = begins[rng.integers(len(begins))]
         windows.append(recording.features[begin : begin + length])
     return windows
