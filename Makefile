@@ -127,7 +127,7 @@ engine_tests := $(addprefix tests/,align decode features fsa hmm lang models ssl
   $(filter-out tests/parallel/test_asynchronous%,$(wildcard tests/parallel/test_*.py)) tests/recipes/test_librispeech.py
 
 test-engines: setup-reference
-	$(reference) -m $(pytest) $(engine_tests)
+	$(reference) -m $(pytest) --one-recipe-run $(engine_tests)
 
 docs: .venv-docs/ready
 	NO_MKDOCS_2_WARNING=1 $(docs) -m mkdocs build --strict

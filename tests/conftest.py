@@ -40,6 +40,11 @@ def pytest_addoption(parser):
         action="store_true",
         help="write the seconds of each file of tests to tests/durations.json",
     )
+    parser.addoption(
+        "--one-recipe-run",
+        action="store_true",
+        help="run the hybrid recipe once, with more training, not also with the quickest settings",
+    )
 
 
 def pytest_configure(config):

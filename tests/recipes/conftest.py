@@ -215,8 +215,10 @@ class Exp:
     root: Path
     exp: Path
     """Where the command wrote it; `root` may be a copy."""
+    arguments: list[str]
+    """Of the command that wrote the run directory."""
     result: Result
-    """Result of the command that wrote the run directory."""
+    """Its result."""
 
     @property
     def rows(self):
@@ -283,21 +285,24 @@ def finished(commands, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def quick(commands, tmp_path_factory):
-    """A run like `finished` with the quickest settings."""
+def quick(request, commands, tmp_path_factory):
+    """A run like `finished` with the quickest settings; with --one-recipe-run it is `finished`."""
+    if request.config.getoption("one_recipe_run"):
+        return request.getfixturevalue("finished")
     return finished_run(commands, commands.quick, "quick", tmp_path_factory)
 
 
 def finished_run(commands, arguments, name, tmp_path_factory):
     with shared_folder(tmp_path_factory, name) as (folder, missing):
         exp, result_path = folder / "exp", folder / "result.json"
+        arguments = [*arguments, "--jobs", "1", "--exp", str(exp)]
         if missing:
-            result = commands.run(*arguments, "--jobs", 1, "--exp", exp)
+            result = commands.run(*arguments)
             assert result.status == 0, result.output + result.errors
             result_path.write_text(json.dumps(vars(result)))
     root = tmp_path_factory.mktemp(name) / "exp"
     shutil.copytree(exp, root)
-    return Exp(root, exp, Result(**json.loads(result_path.read_text())))
+    return Exp(root, exp, arguments, Result(**json.loads(result_path.read_text())))
 
 
 @pytest.fixture
