@@ -118,7 +118,8 @@ def test_without_the_lstm_language_model_the_bundle_searches_as_the_recipe_did(
     from toolkit.decode.ctc.system import Posteriors
 
     copy = shutil.copytree(exp, tmp_path / "copy")
-    result = commands.run_ctc("--exp", copy, "--set", "neural=false")
+    settings = ("--set", "neural=false", "--set", "detect_speech=false")
+    result = commands.run_ctc("--exp", copy, *settings)
     assert result.status == 0, result.output + result.errors
     assert result.stages("==") == [12, 13]
     decoded = copy / "decode/ctc/words+4gram"

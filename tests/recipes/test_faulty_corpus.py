@@ -153,7 +153,7 @@ def test_a_corpus_with_every_fault_runs_to_a_word_error_rate(
         settings += (f"lang.lexicon={commands.lexicon}",)
         settings += ("lstm=false", "adapted=false", "bidirectional=false")
     if profile == "mini":  # the network aligns for a second training of itself
-        settings += ("align.rounds=1", "align.max_failed=0.5")
+        settings += ("align.rounds=1", "align.max_failed=0.5", "detect_speech=false")
         settings += ("lang.words=none", "lang.g2p_for_lm_words=false")  # not all of cmudict
     changed = [word for setting in settings for word in ("--set", setting)]
     arguments = ("--profile", profile, *commands.small, *changed, "--jobs", 1)

@@ -131,6 +131,7 @@ def test_a_bundle_finds_the_words_of_the_decoder_for_each_speaker(
             system = rows.parent.name.removesuffix("_lstm_lm")
             lm = "4gram+lstm"
         settings = ("--stage", 35, "--set", f"bundle={system}", "--exp", run.root)
+        settings += ("--set", "detect_speech=false")
         bundling = commands.run(*commands.demo, *settings)
         assert bundling.status == 0, bundling.output + bundling.errors
     best = systems(run.root)[0]
