@@ -46,7 +46,7 @@ def test_an_impossible_phone_has_posterior_zero_and_a_finite_logarithm():
     x = torch.full((2, 9), -500.0)
     x[:, 0] = 0.0
     recording = recording_of(x)
-    recording.window(0, 2, torch.tensor([8]))
+    recording.window(0, 2, torch.tensor([8]), 2.0)
     assert recording.log_posteriors(0, torch.tensor([8, 8])).tolist() == [
         pytest.approx(math.log(1e-30))
     ]
@@ -70,7 +70,9 @@ def test_windows_do_not_change_scores_and_posteriors(cuts, monkeypatch):
     recording = recording_of(x)
     log_posteriors = []
     for begin, end in itertools.pairwise(cuts):
-        assert torch.equal(recording.window(begin, end, pdfs), x[begin:end, pdfs])
+        window = recording.window(begin, end, pdfs, 2.0)
+        assert torch.equal(window[:, :-1], x[begin:end, pdfs])
+        assert torch.equal(window[:, -1], x[begin:end].max(dim=1).values - 2.0)
         log_posteriors += recording.log_posteriors(begin, aligned[begin:end]).tolist()
     posteriors = PhonePosteriors(SENONES, 0.5)(x.clone())
     expected = [

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tests.fsa.transducers import assert_scores_equal, transductions
 from tests.lang.scored_sentences import probabilities, sentence_score, ways_to_say
 from toolkit.fsa.lexicon import (
-    MAX_PHONES,
+    GAP,
     MAX_WORDS,
+    GapScores,
     LexiconSizeError,
     pack_label,
     transcript_graph,
@@ -74,14 +75,64 @@ def test_likelier_pronunciations_and_silences_win():
     assert np.isclose(best, math.log(0.9 * 1.0 * 0.8))
 
 
-@pytest.mark.parametrize("ids", [(MAX_PHONES, 0), (1, MAX_WORDS)])
-def test_a_lexicon_that_labels_have_no_room_for_is_refused(ids):
-    assert unpack_label(pack_label(MAX_PHONES - 1, MAX_WORDS - 1)) == (
-        MAX_PHONES - 1,
-        MAX_WORDS - 1,
+def gap_ways(words, gaps):
+    """Ways to say words with gaps: {(phones, labels): score}, by the definition of `GapScores`."""
+    ways = defaultdict(lambda: -math.inf)
+
+    def extend(done, written, score, place):
+        """`place`: what was written last, "word", "silence" or "gap"."""
+        options = []
+        if place != "silence":
+            options.append((done, [(SILENCE, 0)], 0.0, "silence"))
+        if place != "gap":
+            options.append((done, [(SILENCE, GAP)], gaps.entry, "gap"))
+        if place == "gap":
+            jumps = [2**k for k in range(5) if done + 2**k <= len(words)]
+            options += [(done + n, [(SILENCE, GAP)], n * gaps.jump, "gap") for n in jumps]
+        if done < len(words):
+            for phones in LANG.pronunciation_ids(words[done]):
+                labels = [(p, (done + 1, p) if i == 0 else p) for i, p in enumerate(phones)]
+                options.append((done + 1, labels, 0.0, "word"))
+        if done == len(words):
+            key = tuple(written)
+            ways[key] = max(ways[key], score)
+        for reached, labels, added, now in options:
+            if len(written) + len(labels) <= 6:
+                extend(reached, [*written, *labels], score + added, now)
+
+    extend(0, [], 0.0, "word")
+    return ways
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.sampled_from(list(LEXICON)), min_size=1, max_size=3))
+def test_gaps_take_audio_and_jump_over_any_number_of_words(words):
+    gaps = GapScores(entry=-3.0, jump=-0.5)
+    graph = transcript_graph(
+        range(1, len(words) + 1), [LANG.pronunciation_ids(w) for w in words], SILENCE, gaps
     )
-    largest = transcript_graph([MAX_WORDS - 1], [[[MAX_PHONES - 1]]], 1)
-    assert unpack_label(int(largest.words.max())) == (MAX_PHONES - 1, MAX_WORDS - 1)
+    expected = {}
+    for way, score in gap_ways(words, gaps).items():
+        wrote = [
+            (phone, 0) if label == 0 else (GAP, 0) if label == GAP else unpacked(label)
+            for phone, label in way
+        ]
+        expected[tuple(phone for phone, _ in way), tuple(wrote)] = score
+    scores = transductions(graph, 7)
+    split = {(read, tuple(map(unpack_label, wrote))): s for (read, wrote), s in scores.items()}
+    assert_scores_equal(split, expected)
+
+
+def unpacked(label):
+    """The phone and the word of an entry of `gap_ways`."""
+    return (label[1], label[0]) if isinstance(label, tuple) else (label, 0)
+
+
+@pytest.mark.parametrize("ids", [(GAP, 0), (1, MAX_WORDS)])
+def test_a_lexicon_that_labels_have_no_room_for_is_refused(ids):
+    assert unpack_label(pack_label(GAP - 1, MAX_WORDS - 1)) == (GAP - 1, MAX_WORDS - 1)
+    largest = transcript_graph([MAX_WORDS - 1], [[[GAP - 1]]], 1)
+    assert unpack_label(int(largest.words.max())) == (GAP - 1, MAX_WORDS - 1)
     phone, word = ids
     with pytest.raises(LexiconSizeError, match="make the lexicon smaller"):
         transcript_graph([word], [[[phone]]], 1)

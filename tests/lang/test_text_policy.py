@@ -346,10 +346,13 @@ def test_settings_of_clitics_belong_to_rules_that_have_them(tmp_path):
 def test_words_to_align_as_given():
     recording = Recording("u", None, "saN 3 [noise] {LG} & dr.", "s")
     policy = GIVEN.with_lexicon({"{LG}"})
-    assert recording.spoken(policy) == (["saN", "3", "{LG}", "&", "dr."], "[noise]")
-    words, left_out = Recording("u", None, "an MP3 (cough) & 7", "s").spoken(ENGLISH)
-    assert (words, left_out) == (["AN", "MP3"], "(cough) &7")
-    assert Recording("u", None, "an MP3", "s").spoken(ENGLISH, unknown=False) == (["AN"], "3MP")
+    words = ["saN", "3", "[noise]", "{LG}", "&", "dr."]
+    assert recording.spoken(policy) == (words, "")
+    words.remove("[noise]")
+    assert recording.spoken(policy, guess=False) == (words, "[noise]")
+    recording = Recording("u", None, "<s> an MP3 (loud cough) & 7", "s")
+    assert recording.spoken(ENGLISH) == (["AN", "MP3", "[loud_cough]"], "<s> &7")
+    assert recording.spoken(ENGLISH, guess=False) == (["AN"], "(loud cough) <s> &37MP")
 
 
 @pytest.mark.parametrize(

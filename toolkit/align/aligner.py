@@ -11,10 +11,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from toolkit.align.config import LongConfig
+from toolkit.align.config import COMPLETE_TEXTS, NO_GAPS, LongConfig
 from toolkit.align.ctm_textgrid import TimedToken
 from toolkit.align.em import speech_mask
-from toolkit.align.folder import RecordingTimes, SpeakerAdaptation
+from toolkit.align.folder import (
+    MIN_SPOKEN,
+    UNALIGNED,
+    UNFIT,
+    RecordingTimes,
+    SpeakerAdaptation,
+    UnrelatedTextError,
+)
 from toolkit.align.force_align import TranscriptGraphs, check_phones
 from toolkit.align.inputs import Recording
 from toolkit.align.recording import (
@@ -23,15 +30,18 @@ from toolkit.align.recording import (
     PhonePosteriors,
     RecordingAlignment,
     RecordingScores,
+    align_at_level,
     align_long,
     span_confidences,
 )
 from toolkit.config.fields import read_plain
+from toolkit.corpus.tags import is_event_tag
 from toolkit.errors import ToolkitError
 from toolkit.features.config import FrontendConfig
 from toolkit.features.frontend import Frontend
 from toolkit.features.silence import counted_frames, fill_digital_silence
 from toolkit.features.stream import extract_file
+from toolkit.fsa.lexicon import GAP
 from toolkit.hmm.gmm_system import GmmSystem
 from toolkit.hmm.transforms import FmllrStatistics
 from toolkit.lang.g2p import G2p, spellable
@@ -153,18 +163,24 @@ class GmmAlignerFiles:
     pronunciations: tuple[tuple[str, Pronunciation], ...] = ()
     """Words that the bundle's lexicon lacks, with guessed pronunciations, sorted."""
     unpronounced: frozenset[str] = frozenset()
-    """Words without a pronunciation, which are aligned as spoken noise."""
+    """Words without a pronunciation, and tags, which are aligned as spoken noise."""
+    complete_texts: bool = False
+    """Whether texts have all words that were spoken, and no others: no gaps."""
     unit_tier: ClassVar[str] = "phones"
     by_speaker: ClassVar[bool] = True
 
     @classmethod
-    def find(cls, model: Path) -> "GmmAlignerFiles":
+    def find(cls, model: Path, complete_texts: bool = False) -> "GmmAlignerFiles":
         """Return the aligner that a folder is or contains.
+
+        Args:
+          model: the folder.
+          complete_texts: see the field.
 
         Raises:
           AlignerError: the folder neither is nor contains an aligner.
         """
-        return cls(find_bundle(model))
+        return cls(find_bundle(model), complete_texts=complete_texts)
 
     @property
     def needs_speakers(self) -> bool:
@@ -179,10 +195,11 @@ class GmmAlignerFiles:
         """Return these files with guessed pronunciations of words outside the lexicon."""
         lang = _lang(self.bundle)
         missing = sorted(set(words) - lang.lexicon.keys())
-        if not missing or not (self.bundle / G2P).exists():
+        spelled = [word for word in missing if not is_event_tag(word)]
+        if not spelled or not (self.bundle / G2P).exists():
             return replace(self, pronunciations=(), unpronounced=frozenset(missing))
         # One pronunciation per word, guessed from its spelling; words without letters have none.
-        guesses = G2p.load(self.bundle / G2P).guess(missing)
+        guesses = G2p.load(self.bundle / G2P).guess(spelled)
         lexicon = Lexicon({word: [guess.phones] for word, guess in guesses.items()})
         pronounced = _usable(lang, lexicon)
         pairs = tuple((word, pronounced[word][0]) for word in sorted(pronounced))
@@ -196,7 +213,8 @@ class GmmAlignerFiles:
 
     def open(self) -> "GmmAligner":
         """Load the models and return the aligner."""
-        return GmmAligner(self.bundle, pronunciations=self.pronunciations)
+        config = COMPLETE_TEXTS if self.complete_texts else None
+        return GmmAligner(self.bundle, config, self.pronunciations)
 
 
 @lru_cache(maxsize=1)
@@ -209,6 +227,11 @@ DELTA_REACH = 4
 """Frames on either side that deltas and delta-deltas look at."""
 FRAME_SHIFT = 0.01
 """Seconds between frames."""
+LOWEST_CONFIDENCE = 0.01
+"""If the confidence of a recording is lower, its alignment fails. Right texts had at least 0.016
+even with models of other speakers, rooms and texts; most wrong texts of a few words have less."""
+MIN_GAP = 30
+"""Frames of the shortest gap that is a token; shorter ones are pauses without a token."""
 
 
 class _System:
@@ -233,16 +256,33 @@ class _System:
         return x[begin - first : end - first]
 
     def align(
-        self, cepstra: Tensor, mean: Tensor, words: Sequence[str], transform: Tensor | None = None
+        self,
+        cepstra: Tensor,
+        mean: Tensor,
+        words: Sequence[str],
+        transform: Tensor | None = None,
+        unfit: bool = False,
     ) -> RecordingAlignment:
-        """Align the cepstra of a recording with its words."""
+        """Align the cepstra of a recording with its words.
+
+        Args:
+          cepstra: [T, F], raw.
+          mean: [F] mean of the raw cepstra.
+          words: the normalised transcript, at least one word.
+          transform: the speaker's transform.
+          unfit: whether the model may not fit the speech: if less than `MIN_SPOKEN` of the words is
+            found, all of them are aligned.
+        """
         scores = RecordingScores(
             lambda begin, end: self.features(cepstra, mean, begin, end, transform),
             self.gmm.log_likelihoods,
             len(cepstra),
             self.posteriors,
         )
-        return align_long(scores, words, self.compiler, self.config)
+        alignment = align_long(scores, words, self.compiler, self.config)
+        if unfit and len(alignment.words) < MIN_SPOKEN * len(words):
+            return align_at_level(scores, words, self.compiler, self.config, NO_GAPS)
+        return alignment
 
 
 class GmmAligner:
@@ -338,7 +378,7 @@ class GmmAligner:
         # Align without a transform; only speech that is not digital silence counts.
         counted = counted_frames(features, self.frontend.config.kind)
         cepstra = fill_digital_silence(features, counted)
-        states = self._independent.align(cepstra, mean, words).states.long()
+        states = self._independent.align(cepstra, mean, words, unfit=True).states.long()
         speech = speech_mask(states, system.senones.topology) & counted
         pdfs = system.senones.pdfs(states)
         statistics = FmllrStatistics.zeros(system.gmm.means.shape[1])
@@ -368,13 +408,21 @@ class GmmAligner:
         counted = counted_frames(features, self.frontend.config.kind)
         cepstra = fill_digital_silence(features, counted)
         alignment = self._system.align(cepstra, mean, words, transform)
+        confidence = self._confidence(alignment)
+        if alignment.words and confidence < LOWEST_CONFIDENCE and self.config != COMPLETE_TEXTS:
+            raise UnrelatedTextError(
+                f"text and audio do not seem to belong together: the confidence is {confidence:.4f}"
+                f", but usually at least {LOWEST_CONFIDENCE}. {UNFIT}"
+            )
         timed_words, phones = self._timed_tokens(words, alignment)
+        aligned = set(alignment.words)
         return RecordingTimes(
             words=timed_words,
             units=phones,
             log_likelihood_per_frame=float(alignment.log_likelihoods.mean(dtype=torch.float64)),
-            confidence=self._confidence(alignment),
+            confidence=confidence,
             retried=alignment.beam > self.config.search.beam,
+            unspoken=[position for position in range(len(words)) if position not in aligned],
         )
 
     def _confidence(self, alignment: RecordingAlignment) -> float:
@@ -390,29 +438,55 @@ class GmmAligner:
     ) -> tuple[list[TimedToken], list[TimedToken]]:
         """Return words and phones with times in seconds and confidences.
 
-        A word ends where the next one or a silence begins. Position marks (_B, _I, _E, _S) are
-        removed from phones.
+        A word ends where the next one, a silence or a gap begins; a gap is a token of both.
+        Position marks (_B, _I, _E, _S) are removed from phones.
         """
         # A phone ends where the next one begins; a word ends after its last phone except silence.
         starts = alignment.phone_frames
         ends = [*starts[1:], alignment.num_frames]
-        word_starts = [starts[phone] for phone in alignment.word_phones]
         word_ends = [ends[phone - 1] for phone in alignment.word_ends(self._silence)]
-        symbols = tuple(self._lang.phones.symbol(phone) for phone in alignment.phones)
-        phones = without_positions(symbols) if self._lang.position_dependent else symbols
+        timed_words = [
+            (starts[phone], end, words[position])
+            for position, phone, end in zip(
+                alignment.words, alignment.word_phones, word_ends, strict=True
+            )
+        ]
+        # A jump over words is a gap of its own: gaps in a row are one. A short one, which a jump
+        # may need, lacks no speech.
+        gaps: list[tuple[int, int, str]] = []
+        phones: list[tuple[int, int, str]] = []
+        for start, end, phone in zip(starts, ends, alignment.phones, strict=True):
+            if phone != GAP:
+                symbols = (self._lang.phones.symbol(phone),)
+                if self._lang.position_dependent:
+                    symbols = without_positions(symbols)
+                phones.append((start, end, symbols[0]))
+            elif gaps and gaps[-1][1] == start:
+                gaps[-1] = (gaps[-1][0], end, UNALIGNED)
+            else:
+                gaps.append((start, end, UNALIGNED))
+        gaps = [gap for gap in gaps if gap[1] - gap[0] >= MIN_GAP]
         posteriors = alignment.log_posteriors
         return (
-            _timed_tokens(word_starts, word_ends, words, posteriors),
-            _timed_tokens(starts, ends, phones, posteriors),
+            _timed_tokens(sorted(timed_words + gaps), posteriors),
+            _timed_tokens(sorted(phones + gaps), posteriors),
         )
 
 
 def _timed_tokens(
-    starts: list[int], ends: list[int], tokens: Sequence[str], log_posteriors: Tensor
+    tokens: Sequence[tuple[int, int, str]], log_posteriors: Tensor
 ) -> list[TimedToken]:
-    """Make tokens from spans of frames; their confidences are mean posteriors."""
+    """Make tokens from spans of frames (start, end, token).
+
+    Their confidences are mean posteriors; that of a gap is 0.
+    """
+    if not tokens:
+        return []
+    starts, ends, _ = map(list, zip(*tokens, strict=True))
     confidences = span_confidences(log_posteriors, starts, ends)
     return [
-        TimedToken(token, start * FRAME_SHIFT, end * FRAME_SHIFT, confidence)
-        for start, end, token, confidence in zip(starts, ends, tokens, confidences, strict=True)
+        TimedToken(
+            token, start * FRAME_SHIFT, end * FRAME_SHIFT, 0.0 if token == UNALIGNED else confidence
+        )
+        for (start, end, token), confidence in zip(tokens, confidences, strict=True)
     ]

@@ -44,8 +44,9 @@ class AlignConfig(Settings):
 class LongConfig(Settings):
     """Settings for cutting long recordings into windows; lengths in frames of 10 ms."""
 
-    search: AlignConfig = AlignConfig()
-    """The search within a window."""
+    search: AlignConfig = AlignConfig(beam=100.0, retries=(4.0,), max_active=5000)
+    """The search within a window. The beam is wider than the scores of entering a gap and jumping
+    over dozens of words."""
     window: PositiveInt = 6000
     """Length of a window in frames. Recordings up to a quarter longer are aligned in one piece."""
     longest: PositiveInt = 18000
@@ -54,9 +55,21 @@ class LongConfig(Settings):
     margin: PositiveInt = 400
     """Number of speech frames that must follow a cut within the window. The path is accepted only
     up to the cut."""
+    gap_levels: tuple[NonNegative, ...] = (4.0, 9.0)
+    """How far the log-likelihood of a frame in a gap is below that of the best pdf. The next level
+    is tried if fewer than `MOST_WORDS` of the words are found, and is used if that finds them.
+    In recordings like the training data, the aligned pdf is 1 below the best one on average, and 3
+    in noisy seconds; in recordings that the model does not fit 5 to 7; with another text at least
+    7, and mostly more than 9."""
+    gap_entry: Annotated[float, Range(-1000, 0)] = -30.0
+    """Score of entering a gap, in scaled log units: as much as 0.75 s of audio in the gap."""
+    gap_jump: Annotated[float, Range(-1000, 0)] = -1.0
+    """Score of each word that is left out, in scaled log units."""
 
     def check(self) -> None:
-        """Check that the window lengths are consistent."""
+        """Check that the window lengths are consistent and that there is a level."""
+        if not self.gap_levels:
+            raise ValueError("`gap_levels` needs at least one value")
         if not 2 * self.margin < self.window <= self.longest:
             raise ValueError(
                 f"`margin` is {self.margin}, `window` is {self.window} and `longest` is"
@@ -159,3 +172,10 @@ class CorpusAlignConfig(Settings):
     """If more than this share of the utterances fails, the corpus counts as unusable."""
     rounds: NumEpochs = 0
     """Rounds of realignment with the trained network, each followed by a new training run (C4)."""
+
+
+NO_GAPS = 1e4
+"""Level of gaps at which there are none."""
+COMPLETE_TEXTS = LongConfig(search=AlignConfig(), gap_levels=(NO_GAPS,))
+"""For texts that have all words that were spoken, and no others. Without gaps, a narrower beam is
+enough."""

@@ -23,6 +23,7 @@ from toolkit.align.adapt import SpeakerStatistics
 from toolkit.align.ctm_textgrid import TimedToken, write_ctm, write_textgrid
 from toolkit.align.inputs import Recording, read_inputs
 from toolkit.corpus.audio import open_audio
+from toolkit.corpus.tags import is_event_tag
 from toolkit.errors import ToolkitError
 from toolkit.hmm.transforms import FmllrStatistics, estimate_fmllr
 from toolkit.processes.bars import Bar
@@ -30,6 +31,16 @@ from toolkit.processes.workers import WorkerPool
 from toolkit.storage.files import write_atomically
 from toolkit.storage.paths import UnsafePathError, path_below, safe_name
 
+UNALIGNED = "<unaligned>"
+"""The token of audio whose words the text lacks."""
+MIN_SPOKEN = 0.5
+"""If a smaller share of a text's words is found in the audio, the alignment fails."""
+UNFIT = "If they do, the model does not fit this speech: --complete aligns all words"
+"""What can be wrong, and done, if text and audio do not seem to belong together."""
+MAX_PAUSE = 2.0
+"""Longest pause, in seconds, within a span of audio that the text lacks."""
+QUOTED_WORDS = 6
+"""Longest run of words that is quoted in full."""
 COLUMNS = ("utterance", "status", "seconds", "log_likelihood_per_frame", "confidence")
 
 
@@ -40,7 +51,8 @@ class FileOutcome:
     utterance: str
     """The recording's name."""
     status: str
-    """`ok`, `retried` (a wider beam was needed) or `failed`."""
+    """`ok`, `retried` (a wider beam was needed), `partly` (the audio has speech that the text
+    lacks, or the text has words that nobody spoke) or `failed`."""
     seconds: float
     """Length of the audio; 0 when failed."""
     log_likelihood_per_frame: float
@@ -91,15 +103,15 @@ def write_outcomes(outcomes: Sequence[FileOutcome], out: Path) -> None:
 def summary(outcomes: Sequence[FileOutcome]) -> str:
     """Summarise the outcomes of all recordings in one line."""
     good = [o for o in outcomes if o.aligned]
-    retried = sum(o.status == "retried" for o in good)
+    retried, partly = (sum(o.status == status for o in good) for status in ("retried", "partly"))
     guessed = {word for o in good for word in o.guessed.split()}
     seconds = sum(o.seconds for o in good)
     length = f"{seconds / 3600:.2f} h" if seconds >= 3600 else f"{seconds:.0f} s"
     mean_confidence = sum(o.confidence for o in good) / len(good) if good else 0.0
     return (
-        f"Aligned {len(good)} of {len(outcomes)} ({retried} retried, {len(outcomes) - len(good)}"
-        f" failed), {length} of audio; mean confidence {mean_confidence:.3f};"
-        f" {len(guessed)} words with guessed pronunciations"
+        f"Aligned {len(good)} of {len(outcomes)} ({retried} retried, {partly} partly,"
+        f" {len(outcomes) - len(good)} failed), {length} of audio; mean confidence"
+        f" {mean_confidence:.3f}; {len(guessed)} words with guessed pronunciations"
     )
 
 
@@ -127,6 +139,12 @@ class RecordingTimes:
     """Geometric mean of the aligned units' posteriors over the speech frames."""
     retried: bool = False
     """Whether a wider beam was needed."""
+    unspoken: Sequence[int] = ()
+    """Positions in the transcript of the words that the audio lacks."""
+
+
+class UnrelatedTextError(ToolkitError):
+    """Raised when audio and text do not seem to belong together."""
 
 
 class Aligner(Protocol):
@@ -263,6 +281,8 @@ class AlignedRecording:
     """See `RecordingTimes`."""
     retried: bool = False
     """Whether a wider beam was needed."""
+    differences: tuple[str, ...] = ()
+    """Spans of audio that the text lacks, and words that the audio lacks."""
     fault: str = ""
     """Why there are no times."""
 
@@ -317,6 +337,7 @@ def align(job: AlignJob, item: tuple[AlignTask, SpeakerAdaptation | None]) -> Al
         else:
             features = _stored_features(job, task)
         times = aligner.align(features, task.words, speaker)
+        check_share(times, task.words)
         tiers = {"words": times.words, job.aligner.unit_tier: times.units}
         with open_audio(task.audio) as file:
             seconds = file.frames / file.samplerate
@@ -325,8 +346,66 @@ def align(job: AlignJob, item: tuple[AlignTask, SpeakerAdaptation | None]) -> Al
         return AlignedRecording(task, fault=str(error))
     task.file(job, ".json").write_text(json.dumps(tiers), encoding="utf-8")
     return AlignedRecording(
-        task, seconds, times.log_likelihood_per_frame, times.confidence, times.retried
+        task,
+        seconds,
+        times.log_likelihood_per_frame,
+        times.confidence,
+        times.retried,
+        differences(times, task.words),
     )
+
+
+def check_share(times: RecordingTimes, words: Sequence[str]) -> None:
+    """Check that most words of a text were found in the audio.
+
+    Raises:
+      UnrelatedTextError: fewer than half of them were.
+    """
+    found = len(words) - len(times.unspoken)
+    if found < MIN_SPOKEN * len(words):
+        raise UnrelatedTextError(
+            f"text and audio do not seem to belong together: only {found} of {len(words)} words "
+            f"were found in the audio. {UNFIT}"
+        )
+
+
+def differences(times: RecordingTimes, words: Sequence[str]) -> tuple[str, ...]:
+    """Describe the spans of audio that a text lacks, and the words that the audio lacks."""
+    described = []
+    # Gaps with only a pause between them are one span.
+    spans: list[list[float]] = []
+    previous = ""
+    for token in times.words:
+        if token.token == UNALIGNED == previous and token.start_s - spans[-1][1] < MAX_PAUSE:
+            spans[-1][1] = token.end_s
+        elif token.token == UNALIGNED:
+            spans.append([token.start_s, token.end_s])
+        previous = token.token
+    if spans:
+        seconds = ", ".join(f"{start:.2f}-{end:.2f}" for start, end in spans)
+        described.append(f"audio that the text lacks, in seconds: {seconds}")
+    if times.unspoken:
+        runs: list[list[int]] = []
+        for position in times.unspoken:
+            if runs and runs[-1][-1] == position - 1:
+                runs[-1].append(position)
+            else:
+                runs.append([position])
+        texts = ", ".join(_quote(words, run) for run in runs)
+        described.append(f"words that the audio lacks: {texts}")
+    return tuple(described)
+
+
+def _quote(words: Sequence[str], positions: Sequence[int]) -> str:
+    """Quote consecutive words of a text, long runs by their first and last words."""
+    quoted = [words[position] for position in positions]
+    if len(quoted) > QUOTED_WORDS:
+        half = QUOTED_WORDS // 2
+        quoted = [*quoted[:half], "...", *quoted[-half:]]
+    number = f"word {positions[0] + 1}"
+    if len(positions) > 1:
+        number = f"words {positions[0] + 1} to {positions[-1] + 1}"
+    return f"{' '.join(quoted)} ({number})"
 
 
 def stored_times(
@@ -360,8 +439,8 @@ def align_folder(
     Args:
       aligner: such as `toolkit.align.aligner.GmmAlignerFiles`.
       audio: a folder of audio, see `read_inputs`.
-      text: a Kaldi text file or a folder of .txt and .lab files, see `read_inputs`. Tags, such as
-        [laughter] and <unk>, are left out unless the aligner keeps them (`lang.tags`).
+      text: a Kaldi text file or a folder of .txt and .lab files, see `read_inputs`. GMMs align
+        tags, such as [laughter] and <unk>, as noise; CTC networks leave them out.
       out: the folder that gets `words.ctm`, a CTM of the phones or units,
         `textgrid/<utterance>.TextGrid` and `table.tsv`.
       speakers: a file of lines `utterance speaker`. Features are normalised over all recordings of
@@ -404,7 +483,8 @@ def _tasks(
     outcomes = []
     for recording in recordings:
         words, left_out = aligner.spoken(recording)
-        fault = recording.fault or ("" if words else "its transcript has no words")
+        has_words = not all(map(is_event_tag, words))
+        fault = recording.fault or ("" if has_words else "its transcript has no words")
         if fault or recording.audio is None:
             outcomes.append(FileOutcome.failure(recording.utterance, fault))
             continue
@@ -489,12 +569,17 @@ def _outcome(aligned: AlignedRecording, aligner: AlignerFiles) -> FileOutcome:
     if aligned.fault:
         return FileOutcome.failure(task.utterance, aligned.fault)
     notes = [f"left out of the text: {task.left_out}"] if task.left_out else []
-    guessed, unknown = aligner.guessed(set(task.words))
-    if unknown:
+    guessed, noise = aligner.guessed(set(task.words))
+    tags = [word for word in noise if is_event_tag(word)]
+    if tags:
+        notes.append(f"aligned as noise: {' '.join(tags)}")
+    if unknown := [word for word in noise if word not in tags]:
         notes.append(f"aligned as noise, because the pronunciation is unknown: {' '.join(unknown)}")
+    notes += aligned.differences
+    status = "retried" if aligned.retried else "ok"
     return FileOutcome(
         utterance=task.utterance,
-        status="retried" if aligned.retried else "ok",
+        status="partly" if aligned.differences else status,
         seconds=aligned.seconds,
         log_likelihood_per_frame=aligned.log_likelihood_per_frame,
         confidence=aligned.confidence,

@@ -12,7 +12,14 @@ from toolkit.align.config import AlignConfig
 from toolkit.fsa.expand import expand_phones_to_pdfs
 from toolkit.fsa.fst import Fst
 from toolkit.fsa.lattice import BestPath
-from toolkit.fsa.lexicon import transcript_graph, unpack_label, weighted_transcript_graph
+from toolkit.fsa.lexicon import (
+    GAP,
+    GAP_LABEL,
+    GapScores,
+    transcript_graph,
+    unpack_label,
+    weighted_transcript_graph,
+)
 from toolkit.fsa.search import GraphMismatchError, search_best_paths
 from toolkit.fsa.search_kernels import FrameScores
 from toolkit.hmm.senones import Senones
@@ -24,8 +31,8 @@ class TrainingGraph:
     """The graph of a transcript, with the list of the pdfs that occur in it."""
 
     fst: Fst
-    """Input label i + 1 stands for `pdfs[i]`; output labels are those of `pack_label` in
-    `toolkit.fsa.lexicon`."""
+    """Input label i + 1 stands for `pdfs[i]`, and L + 1 for a gap; output labels are those of
+    `pack_label` in `toolkit.fsa.lexicon`."""
     pdfs: Tensor
     """[L] the pdfs, ascending."""
 
@@ -37,7 +44,23 @@ class TrainingGraph:
         pdfs, columns = np.unique(graph.labels[reads] - 1, return_inverse=True)
         labels = graph.labels.copy()
         labels[reads] = columns + 1
+        labels[reads & _in_gaps(graph)] = len(pdfs) + 1
         return cls(replace(graph, labels=labels), torch.from_numpy(pdfs).long())
+
+
+def _in_gaps(graph: Fst) -> np.ndarray:
+    """Return which arcs read a frame of a gap: [arcs] bool."""
+    wrote = np.diff(graph.splits) > 0
+    inside = np.zeros(len(graph.labels), dtype=bool)
+    inside[wrote] = graph.words[graph.splits[:-1][wrote]] == GAP_LABEL
+    # A gap lasts until the path enters the next phone, whose arc writes.
+    while inside.any():
+        states = np.unique(graph.target[inside])
+        longer = inside | (np.isin(graph.source, states) & ~wrote & (graph.labels > 0))
+        if (longer == inside).all():
+            break
+        inside = longer
+    return inside
 
 
 @dataclass
@@ -45,15 +68,15 @@ class UtteranceAlignment:
     """The alignment of one utterance: states, phones and words with their frames."""
 
     states: Tensor
-    """[T] int32, the state id of every frame."""
+    """[T] int32, the state id of every frame; in gaps, a state of silence."""
     pdfs: Tensor
-    """[T] int32, the pdf of every frame."""
+    """[T] int32, the pdf of every frame; in gaps, one of silence."""
     phones: list[int]
-    """The ids of the phones in order, including silences."""
+    """The ids of the phones in order, including silences and gaps (`GAP`)."""
     phone_frames: list[int]
     """The frame in which each phone begins."""
     words: list[int]
-    """The ids of the words in order."""
+    """The ids of the words in order; with gaps, their positions in the transcript, from 1."""
     word_phones: list[int]
     """For each word, the position of its first phone in `phones`."""
     score: float
@@ -77,12 +100,16 @@ def force_align(
     """Find the best path of each utterance through its training graph; None if there is none.
 
     Args:
-      log_likelihoods: [T_n, L_n] of each utterance, a column for each of its graph's pdfs.
+      log_likelihoods: [T_n, L_n] of each utterance, a column for each of its graph's pdfs; with
+        gaps, [T_n, L_n + 1], the last column for gaps.
       graphs: the training graph of each utterance, from `TranscriptGraphs`.
       senones: the senones of the graphs.
       config: the search; utterances without a path are tried again with the wider beams.
     """
     alignments: list[UtteranceAlignment | None] = [None] * len(graphs)
+    # Frames of gaps, whose scores are the last column, get a pdf of silence.
+    silence = senones.topology.state_id(senones.topology.silence, 0)
+    silence_pdf = senones.table[silence].flatten()[:1].long()
     unaligned = [i for i, scores in enumerate(log_likelihoods) if len(scores)]
     # Utterances without a path are searched again with the next, wider beam.
     for beam in config.beams():
@@ -98,7 +125,8 @@ def force_align(
         for i, path in zip(unaligned, paths, strict=True):
             if path is not None:
                 score = path.score / config.acoustic_scale / len(log_likelihoods[i])
-                pdfs = graphs[i].pdfs[torch.from_numpy(path.pdfs)]
+                columns = torch.from_numpy(path.pdfs)
+                pdfs = torch.cat([graphs[i].pdfs, silence_pdf])[columns]
                 alignments[i] = _read_path(path, pdfs, senones, score, beam.search)
         unaligned = [i for i in unaligned if alignments[i] is None]
     return alignments
@@ -114,7 +142,9 @@ def _read_path(
     # State of a frame: the first state of its phone, plus the position of its pdf within a phone.
     entered = torch.zeros(len(pdfs), dtype=torch.int64)
     entered[path.word_frames] = 1
-    first = torch.tensor([topology.state_id(phone, 0) for phone in phones])
+    # The frames of a gap count as states of silence.
+    entered_phones = [topology.silence if phone == GAP else phone for phone in phones]
+    first = torch.tensor([topology.state_id(phone, 0) for phone in entered_phones])
     states = first[entered.cumsum(0) - 1] + senones.state_of_pdf[pdfs]
     return UtteranceAlignment(
         states=states.int(),
@@ -164,26 +194,30 @@ class TranscriptGraphs:
         self.senones = senones
         self._silence = lang.phones["SIL"]
 
-    def compile(self, words: Sequence[str], open_end: bool = False) -> TrainingGraph:
+    def compile(
+        self, words: Sequence[str], open_end: bool = False, gaps: GapScores | None = None
+    ) -> TrainingGraph:
         """Return the training graph of a transcript.
 
         Args:
           words: the transcript.
           open_end: let the audio end anywhere in the transcript, for a part of a long recording.
+          gaps: allow gaps between the words, with these scores. The graph then writes positions in
+            the transcript, from 1, in place of word ids, since the path may leave words out.
         """
-        transcript = self._transcript(words)
+        transcript = self._transcript(words, gaps)
         return TrainingGraph.of(expand_phones_to_pdfs(transcript, self.senones, open_end))
 
-    def _transcript(self, words: Sequence[str]) -> Fst:
+    def _transcript(self, words: Sequence[str], gaps: GapScores | None) -> Fst:
         """Return the transcript's phone graph: all pronunciations, with optional silences."""
         lang = self.lang
-        ids = [lang.word_id(word) for word in words]
+        ids = range(1, len(words) + 1) if gaps else [lang.word_id(word) for word in words]
         pronunciations = [lang.pronunciation_ids(word) for word in words]
         if lang.probabilities is None:
-            return transcript_graph(ids, pronunciations, self._silence)
+            return transcript_graph(ids, pronunciations, self._silence, gaps)
         weights = [lang.pronunciation_weights(word) for word in words]
         return weighted_transcript_graph(
-            ids, pronunciations, weights, lang.probabilities, self._silence
+            ids, pronunciations, weights, lang.probabilities, self._silence, gaps
         )
 
     def min_frames(self, words: Sequence[str]) -> int:

@@ -42,23 +42,25 @@ class Recording:
     fault: str = ""
     """Why it cannot be aligned; empty when it can."""
 
-    def spoken(self, policy: TextPolicy, unknown: bool = True) -> tuple[list[str], str]:
+    def spoken(self, policy: TextPolicy, guess: bool = True) -> tuple[list[str], str]:
         """Normalise the text; return its words and the removed text.
 
-        Tags are left out. If the policy normalises text, numbers in digits are left out, too, as
-        they may be read in several ways.
+        If the policy normalises text, numbers in digits are left out, as they may be read in
+        several ways.
 
         Args:
           policy: how text becomes words.
-          unknown: whether words with letters and digits that the lexicon lacks, such as MP3, stay.
+          guess: keep tags, and words with digits such as MP3: the aligner guesses their
+            pronunciation or aligns them as noise.
         """
         counts = TextCounts()
-        tokens = policy.tokens(self.text, counts)
+        read = policy.tokens_and_tags if guess else policy.tokens
+        tokens = read(self.text, counts)
         # Numbers in digits may be read aloud in several ways; their words are not aligned.
         words = [
             word
             for word in tokens
-            if word not in counts.unknown or (unknown and any(map(str.isalpha, word)))
+            if word not in counts.unknown or (guess and any(map(str.isalpha, word)))
         ]
         removed = set(counts.removed).union(*(set(token) for token in {*tokens} - {*words}))
         left_out = [*sorted({*counts.tags, *counts.marks}), "".join(sorted(removed))]

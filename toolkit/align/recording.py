@@ -2,12 +2,13 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from toolkit.align.config import AlignConfig, LongConfig
+from toolkit.align.config import NO_GAPS, AlignConfig, LongConfig
 from toolkit.align.force_align import (
     TrainingGraph,
     TranscriptGraphs,
@@ -15,6 +16,7 @@ from toolkit.align.force_align import (
     force_align,
 )
 from toolkit.errors import ToolkitError
+from toolkit.fsa.lexicon import GAP, GapScores
 from toolkit.hmm.phone_sets import base_phone_groups
 from toolkit.hmm.senones import Senones
 
@@ -87,18 +89,21 @@ class RecordingScores:
         self._of_phones = posteriors
         self._posteriors = torch.zeros(len(samples_among(0, num_frames)), posteriors.size)
 
-    def window(self, begin: int, end: int, pdfs: Tensor) -> Tensor:
-        """Return log-likelihoods [end - begin, L] of pdfs [L]; keep the phone posteriors."""
-        columns = torch.empty(end - begin, len(pdfs))
+    def window(self, begin: int, end: int, pdfs: Tensor, gap_level: float) -> Tensor:
+        """Return log-likelihoods [end - begin, L + 1] of pdfs [L] and gaps; keep the posteriors.
+
+        A frame of a gap is `gap_level` below the best pdf.
+        """
+        columns = torch.empty(end - begin, len(pdfs) + 1)
         for first in range(begin, end, BLOCK_FRAMES):
             behind = min(first + BLOCK_FRAMES, end)
-            # All frames are scored for the window's pdfs, the samples for all pdfs.
-            x = self._features(first, behind)
-            columns[first - begin : behind - begin] = self._log_likelihoods(x, pdfs)
+            scores = self._log_likelihoods(self._features(first, behind), self._of_phones.pdfs)
+            block = columns[first - begin : behind - begin]
+            block[:, :-1] = scores[:, pdfs]
+            block[:, -1] = scores.max(dim=1).values - gap_level
             samples = torch.tensor(samples_among(first, behind), dtype=torch.int64)
-            sampled = x[SAMPLE_STEP * samples + 1 - first]
-            scores = self._log_likelihoods(sampled, self._of_phones.pdfs)
-            self._posteriors[samples] = self._of_phones(scores)
+            sampled = scores[SAMPLE_STEP * samples + 1 - first]
+            self._posteriors[samples] = self._of_phones(sampled)
         return columns
 
     def log_posteriors(self, begin: int, pdfs: Tensor) -> Tensor:
@@ -129,6 +134,9 @@ def span_confidences(log_posteriors: Tensor, starts: list[int], ends: list[int])
     return ((sums[behind] - sums[first]) / (behind - first)).exp().clamp(0, 1).tolist()
 
 
+SHORT_GAP, SHORT_JUMP = 150, 3
+"""Frames of a gap, and words left out in a row, up to which the model is assumed to be wrong, not
+the text."""
 LEAD_WORDS = 5
 """Words that a window repeats when it cannot begin at a pause. The window's first phone lacks its
 left context, and it takes some phones until the path agrees with that of the previous window."""
@@ -141,24 +149,46 @@ class RecordingAlignment:
     states: Tensor
     """[T] int32, the state id of every frame; a pause that was cut starts again at the cut."""
     log_likelihoods: Tensor
-    """[T] log-likelihood of each frame, unscaled."""
+    """[T] log-likelihood of each frame, unscaled; in gaps, that of silence."""
     log_posteriors: Tensor
     """Log of the posterior of the aligned phone at every sample (see `samples_among`)."""
     num_frames: int = 0
     """Number of 10 ms frames aligned so far; T in the end."""
     phones: list[int] = field(default_factory=list)
-    """The ids of the phones in order, including silences."""
+    """The ids of the phones in order, including silences and gaps (`GAP`)."""
     phone_frames: list[int] = field(default_factory=list)
     """The frame in which each phone begins; it ends where the next begins."""
+    words: list[int] = field(default_factory=list)
+    """The aligned words: their positions in the transcript, ascending."""
     word_phones: list[int] = field(default_factory=list)
-    """For each word of the transcript, the position of its first phone in `phones`."""
+    """For each aligned word, the position of its first phone in `phones`."""
     beam: float = 0.0
     """The widest search beam that was needed."""
 
+    def lacks_single_words(self, num_words: int) -> bool:
+        """Whether words of the transcript are left out, but only few in a row and in short gaps.
+
+        Args:
+          num_words: number of words of the transcript.
+        """
+        bounds = [*self.phone_frames, self.num_frames]
+        longest = gap = 0
+        for phone, start, end in zip(self.phones, bounds, bounds[1:], strict=False):
+            gap = gap + end - start if phone == GAP else 0
+            longest = max(longest, gap)
+        following = [*self.words, num_words]
+        jumps = [end - begin - 1 for begin, end in zip([-1, *self.words], following, strict=True)]
+        return longest < SHORT_GAP and 0 < max(jumps) <= SHORT_JUMP
+
     def word_ends(self, silence: int) -> list[int]:
-        """Return, for each word, the position in `phones` after its last phone."""
+        """Return, for each aligned word, the position in `phones` after its last phone."""
+        ends = []
         following = [*self.word_phones[1:], len(self.phones)]
-        return [phone - (self.phones[phone - 1] == silence) for phone in following]
+        for _, end in zip(self.word_phones, following, strict=False):
+            while self.phones[end - 1] in (silence, GAP):
+                end -= 1
+            ends.append(end)
+        return ends
 
 
 @dataclass(frozen=True)
@@ -184,7 +214,7 @@ def find_cut(
 
     The cut is at the last pause after which the window has at least `margin` speech frames; without
     such a pause, at the last such beginning of a word. If nearly all of the window is silence, the
-    cut is within the silence.
+    cut is within the silence. Gaps are pauses, too: no speech that is aligned.
 
     Args:
       path: the path through the window.
@@ -198,9 +228,10 @@ def find_cut(
     # Pauses and beginnings of words that `margin` speech frames follow, the latest first.
     pauses, words, speech = [], [], 0
     for i in reversed(range(len(path.phones))):
-        speech += (starts[i + 1] - starts[i]) * (path.phones[i] != silence)
+        pause = path.phones[i] in (silence, GAP)
+        speech += 0 if pause else starts[i + 1] - starts[i]
         if speech >= margin and starts[i] > 0:
-            if path.phones[i] == silence:
+            if pause:
                 pauses.append(i)
             elif i in first_phones:
                 words.append(i)
@@ -214,10 +245,10 @@ def find_cut(
     if not must_cut:
         return None
     # Forced, and hardly any speech: cut in the middle of the longest pause or later.
-    pause = max(range(len(path.phones)), key=lambda i: (starts[i + 1] - starts[i], -i))
-    middle = (starts[pause] + starts[pause + 1]) // 2
-    frame = max(1, middle, starts[pause + 1] - margin)
-    return WindowCut(frame, pause + 1, bisect_left(path.word_phones, pause + 1), frame)
+    longest = max(range(len(path.phones)), key=lambda i: (starts[i + 1] - starts[i], -i))
+    middle = (starts[longest] + starts[longest + 1]) // 2
+    frame = max(1, middle, starts[longest + 1] - margin)
+    return WindowCut(frame, longest + 1, bisect_left(path.word_phones, longest + 1), frame)
 
 
 def _before(path: UtteranceAlignment, phone: int, lead: int) -> WindowCut:
@@ -236,7 +267,7 @@ def join(
     joined: RecordingAlignment,
     path: UtteranceAlignment,
     begin: int,
-    lead: int,
+    word: int,
     cut: WindowCut,
     silence: int,
 ) -> tuple[RecordingAlignment, int]:
@@ -249,7 +280,7 @@ def join(
       joined: the alignment before the window; its lists are not changed.
       path: the path through the window.
       begin: the window's first frame.
-      lead: number of words at the end of `joined` that the window repeats.
+      word: position of the window's first word in the transcript.
       cut: how much of the path to take.
       silence: id of the silence phone.
 
@@ -257,16 +288,25 @@ def join(
       The longer alignment, which shares the tensors of `joined`, and the frame of the joint. From
       this frame on, the caller must fill in the tensors.
     """
-    repeated = joined.word_phones[len(joined.word_phones) - lead :]
-    frames_of_repeated = [*(joined.phone_frames[phone] for phone in repeated), joined.num_frames]
-    joint, first, word = begin, 0, 0
-    # The joint is the last repeated word that begins in the same frame in both alignments.
-    for i in range(1, min(lead, cut.words, len(path.word_phones) - 1) + 1):
-        if begin + path.word_frames[i] == frames_of_repeated[i]:
-            joint, first, word = frames_of_repeated[i], path.word_phones[i], i
+    path_words = [word + number - 1 for number in path.words]
+    joined_starts = {
+        position: joined.phone_frames[phone]
+        for position, phone in zip(joined.words, joined.word_phones, strict=True)
+        if position >= word
+    }
+    if joined_starts:
+        joined_starts[joined.words[-1] + 1] = joined.num_frames
+    joint, first, first_word = begin, 0, 0
+    # The joint is the last repeated word that begins in the same frame in both alignments. The
+    # window's first word lacks its left context.
+    for i in range(1, min(cut.words + 1, len(path_words))):
+        frame = begin + path.word_frames[i]
+        if joined_starts.get(path_words[i]) == frame:
+            joint, first, first_word = frame, path.word_phones[i], i
     num_kept = bisect_left(joined.phone_frames, joint)
-    words = joined.word_phones[: bisect_left(joined.word_phones, num_kept)]
-    if num_kept and joined.phones[num_kept - 1] == silence == path.phones[first]:
+    words_kept = bisect_left(joined.word_phones, num_kept)
+    before, after = joined.phones[num_kept - 1 : num_kept], path.phones[first : first + 1]
+    if before == after and after in ([silence], [GAP]):
         # One pause lies on both sides of the joint: count it once.
         first += 1
     # Phone `first` of the path becomes phone `num_kept` of the whole.
@@ -277,13 +317,15 @@ def join(
         phones=joined.phones[:num_kept] + path.phones[first : cut.phones],
         phone_frames=joined.phone_frames[:num_kept]
         + [begin + frame for frame in path.phone_frames[first : cut.phones]],
-        word_phones=words + [shift + phone for phone in path.word_phones[word : cut.words]],
+        words=joined.words[:words_kept] + path_words[first_word : cut.words],
+        word_phones=joined.word_phones[:words_kept]
+        + [shift + phone for phone in path.word_phones[first_word : cut.words]],
         beam=max(joined.beam, path.beam),
     )
     return longer, joint
 
 
-MAX_STATES = 16_000_000
+MAX_STATES = 32_000_000
 """Maximum of frames times states in a search; at some 30 bytes each, this bounds its memory."""
 PHONE_RATE = 0.2
 """Highest rate of speech, in phones per frame; it limits the words that a window is first given."""
@@ -291,18 +333,6 @@ PHONE_RATE = 0.2
 
 class NoPathError(ToolkitError):
     """Raised when no path through the words' graph fits the audio."""
-
-
-@dataclass(frozen=True)
-class _WindowStart:
-    """The first frame of a window, and the alignment before it."""
-
-    done: RecordingAlignment
-    """The alignment by the windows before it."""
-    begin: int = 0
-    """Its first frame."""
-    lead: int = 0
-    """Number of words at its beginning that `done` already has."""
 
 
 @dataclass
@@ -315,19 +345,70 @@ class _WindowPath:
     """[frames] log-likelihood of each frame's pdf."""
 
 
+MOST_WORDS = 0.9
+"""Share of the words that must be found, or else the next of `LongConfig.gap_levels` is tried."""
+ADVANTAGE = 2.0
+"""Log-likelihood per frame by which the result of a higher level must exceed the text's words in
+reverse order. With models of other speakers, rooms and texts, right texts exceed it by 1.8 (one in
+twenty) to 5 (one in two), and one in twenty wrong texts by 1.8."""
+
+
 def align_long(
     scores: RecordingScores,
     words: Sequence[str],
     compiler: TranscriptGraphs,
     config: LongConfig,
 ) -> RecordingAlignment:
-    """Align a recording of any length with its transcript, window by window.
+    """Align a recording of any length with its transcript, which may lack words or have others.
 
-    A window of the audio is aligned with the next words, and may end anywhere in them. Its path is
-    accepted up to the last pause after which the window has at least `margin` speech frames;
-    without such a pause, up to the last such beginning of a word. The next window begins there, or
-    some words before. A window without that much speech grows. The last window must reach the last
-    word.
+    If few words are found, either the text is another one, or the model does not fit the speech. In
+    the second case, most of them are found if gaps are less likely, and the text fits better than
+    its words in reverse order. If only single words are left out, all words are aligned, without
+    gaps.
+
+    Args:
+      scores: the acoustic model on the recording.
+      words: the transcript, at least one word.
+      compiler: lexicon and HMMs.
+      config: search, windows and gaps.
+
+    Raises:
+      NoPathError: no path is within the beam; the message says from which time on.
+    """
+    first, *higher = config.gap_levels
+    alignment = align_at_level(scores, words, compiler, config, first)
+    for level in higher:
+        if len(alignment.words) >= MOST_WORDS * len(words):
+            break
+        with suppress(NoPathError):
+            retried = align_at_level(scores, words, compiler, config, level)
+            if len(retried.words) >= MOST_WORDS * len(words):
+                backward = align_at_level(scores, words[::-1], compiler, config, NO_GAPS)
+                advantage = retried.log_likelihoods - backward.log_likelihoods
+                if advantage.mean() >= ADVANTAGE:
+                    alignment = retried
+    if alignment.lacks_single_words(len(words)):
+        # A word that sounds unlike its model is better placed badly than not at all.
+        with suppress(NoPathError):
+            return align_at_level(scores, words, compiler, config, NO_GAPS)
+    return alignment
+
+
+def align_at_level(
+    scores: RecordingScores,
+    words: Sequence[str],
+    compiler: TranscriptGraphs,
+    config: LongConfig,
+    gap_level: float,
+) -> RecordingAlignment:
+    """Align a recording with its transcript, window by window.
+
+    Between words there may be gaps: audio whose words the transcript lacks, and words that nobody
+    spoke. A window of the audio is aligned with the next words, and may end anywhere in them. Its
+    path is accepted up to the last pause or gap after which the window has at least `margin` speech
+    frames; without such a pause, up to the last such beginning of a word. The next window begins
+    there, or some words before. A window without that much speech grows. The last window must reach
+    the last word, or jump over it.
 
     Memory holds a window's frames times its pdfs, and the posteriors [T / 3, phones].
 
@@ -335,32 +416,29 @@ def align_long(
       scores: the acoustic model on the recording.
       words: the transcript, at least one word.
       compiler: lexicon and HMMs.
-      config: search and windows.
+      config: search, windows and gaps.
+      gap_level: how far below the best pdf's log-likelihood a frame of a gap is.
 
     Raises:
-      NoPathError: there is no path; the message says from which time on, and the likely cause.
+      NoPathError: no path is within the beam; the message says from which time on.
     """
     num_frames, silence = scores.num_frames, compiler.senones.topology.silence
-    empty = RecordingAlignment(
+    done = RecordingAlignment(
         states=torch.zeros(num_frames, dtype=torch.int32),
         log_likelihoods=torch.zeros(num_frames),
         log_posteriors=torch.zeros(len(samples_among(0, num_frames))),
     )
-    starts, size = [_WindowStart(empty)], config.window
+    begin, word, size = 0, 0, config.window
     while True:
-        start = starts[-1]
-        begin, done = start.begin, start.done
         last = num_frames - begin <= size * 5 // 4
         end = num_frames if last else begin + size
-        words_left = words[len(done.word_phones) - start.lead :]
-        window = _align_window(scores, begin, end, words_left, compiler, config)
+        window = _align_window(scores, begin, end, words[word:], compiler, config, gap_level)
         if window is None:
-            # Words may have been aligned too late: retry from the window before.
-            if len(starts) == 1 or num_frames - starts[-2].begin > config.longest:
-                raise NoPathError(_reason(begin, end, words_left, last, compiler, config))
-            starts.pop()
-            size = num_frames - starts[-1].begin
-            continue
+            beam = config.search.beams()[-1].search
+            raise NoPathError(
+                f"from {begin / 100:.2f} s on: no path within beam {beam:g}; "
+                "are these the words spoken?"
+            )
         path, full = window.aligned, size >= config.longest
         # Accept the path up to a cut; without a cut, the window grows.
         cut = cut_at_end(path) if last else find_cut(path, silence, config.margin, full)
@@ -368,17 +446,20 @@ def align_long(
             size = min(2 * size, config.longest)
             continue
         # Fill in the frames from the joint on.
-        longer, joint = join(done, path, begin, start.lead, cut, silence)
+        done, joint = join(done, path, begin, word, cut, silence)
         accepted, behind = slice(joint - begin, cut.end), begin + cut.end
-        longer.states[joint:behind] = path.states[accepted]
-        longer.log_likelihoods[joint:behind] = window.log_likelihoods[accepted]
+        done.states[joint:behind] = path.states[accepted]
+        done.log_likelihoods[joint:behind] = window.log_likelihoods[accepted]
         samples = samples_among(joint, behind)
         posteriors = scores.log_posteriors(joint, path.pdfs[accepted])
-        longer.log_posteriors[samples.start : samples.stop] = posteriors
+        done.log_posteriors[samples.start : samples.stop] = posteriors
         if last:
-            return longer
-        starts.append(_WindowStart(longer, begin + cut.resume, cut.lead))
-        size = config.window
+            return done
+        if cut.lead:
+            word += path.words[cut.words - cut.lead] - 1
+        elif done.words:
+            word = done.words[-1] + 1
+        begin, size = begin + cut.resume, config.window
 
 
 def _align_window(
@@ -388,6 +469,7 @@ def _align_window(
     words_left: Sequence[str],
     compiler: TranscriptGraphs,
     config: LongConfig,
+    gap_level: float,
 ) -> _WindowPath | None:
     """Align a window with the words that it may hold; align the last window with all words left.
 
@@ -395,18 +477,17 @@ def _align_window(
       The path; None if there is none.
     """
     last = end == scores.num_frames
-    if last and compiler.min_frames(words_left) > end - begin:
-        return None
+    gaps = GapScores(config.gap_entry, config.gap_jump)
     budget = PHONE_RATE * (end - begin)
     # A path that reaches the last word of the prefix may need more words: double the budget.
     while True:
         prefix = words_left if last else _prefix(words_left, budget, compiler)
-        graph = compiler.compile(prefix, open_end=not last)
-        window = scores.window(begin, end, graph.pdfs)
+        graph = compiler.compile(prefix, open_end=not last, gaps=gaps)
+        window = scores.window(begin, end, graph.pdfs, gap_level)
         path = _search(window, graph, compiler.senones, config.search)
         if path is None:
             return None
-        if len(path.word_phones) < len(prefix) or len(prefix) == len(words_left):
+        if not path.words or path.words[-1] < len(prefix) or len(prefix) == len(words_left):
             columns = torch.searchsorted(graph.pdfs, path.pdfs.long())
             return _WindowPath(path, window.gather(1, columns[:, None])[:, 0])
         budget *= 2
@@ -435,23 +516,3 @@ def _prefix(words: Sequence[str], budget: float, compiler: TranscriptGraphs) -> 
         if phones > budget:
             return words[:count]
     return words
-
-
-def _reason(
-    begin: int,
-    end: int,
-    words_left: Sequence[str],
-    last: bool,
-    compiler: TranscriptGraphs,
-    config: LongConfig,
-) -> str:
-    """Explain why no path fits a window: too little audio for the words, or no path in the beam."""
-    needed = compiler.min_frames(words_left)
-    where = f"from {begin / 100:.2f} s on: " if begin else ""
-    if last and needed > end - begin:
-        return (
-            f"{where}{(end - begin) / 100:.2f} s of audio, but the {len(words_left)} words"
-            f"{' left' if begin else ''} need at least {needed / 100:.2f} s"
-        )
-    beam = config.search.beams()[-1].search
-    return f"{where}no path within beam {beam:g}; are these the words spoken?"

@@ -36,6 +36,12 @@ from toolkit.config.click_types import FILE, FOLDER, TEXT_IN
     help="Audio channel to align, counted from 1; default: the mean of all channels.",
 )
 @click.option(
+    "--complete",
+    is_flag=True,
+    help="The texts have all words that were spoken, and no others: every word gets times. Faster, "
+    "and works with models that hardly fit the speech.",
+)
+@click.option(
     "--reference", type=TEXT_IN, help="CTM file with true word times to compare the result with."
 )
 @click.option(
@@ -50,6 +56,7 @@ def align(
     out: Path,
     speakers: Path | None,
     channel: int | None,
+    complete: bool,
     reference: Path | None,
     jobs: int,
 ) -> None:
@@ -61,8 +68,12 @@ def align(
     without suffix, or only its file name without suffix. If a file cannot be aligned, the command
     prints the reason on standard error, aligns the other files, and exits with status 1.
 
+    Audio whose words the text lacks becomes the token <unaligned>, and words that nobody spoke get
+    no times. The status of such a file is `partly`, and table.tsv names what differs. If less than
+    half of a text is found in the audio, the file fails.
+
     With a CTC network, which has no phones, the command writes the times of the network's output
-    units, such as letters, to units.ctm.
+    units, such as letters, to units.ctm. It finds a place for every word of the text.
 
     \b
     Example:
@@ -79,7 +90,7 @@ def align(
     true_times = None if reference is None else read_ctm(reference)
     # 2. A GMM bundle aligns phones, a CTC network its output units.
     ctc = Bundle(model).ctc_network()
-    aligner = GmmAlignerFiles.find(model) if ctc is None else CtcAlignerFiles(ctc)
+    aligner = GmmAlignerFiles.find(model, complete) if ctc is None else CtcAlignerFiles(ctc)
     if card := read_card(aligner.bundle):
         click.echo(card, err=True)
     if speakers is not None and not aligner.by_speaker:
@@ -91,6 +102,8 @@ def align(
     for outcome in outcomes:
         if not outcome.aligned:
             click.echo(f"Error: {outcome.utterance}: {outcome.reason}", err=True)
+        elif outcome.status == "partly":
+            click.echo(f"Note: {outcome.utterance}: {outcome.reason}", err=True)
     click.echo(summary(outcomes))
     if true_times is not None:
         report = compare_boundaries(true_times, read_ctm(out / "words.ctm"))

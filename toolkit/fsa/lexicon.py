@@ -5,6 +5,7 @@ A transcript's graph has all pronunciations of its words; silence is optional be
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from toolkit.errors import ToolkitError
 from toolkit.fsa.fst import EPSILON, Arc, Fst, fst_from_arcs
@@ -121,6 +122,28 @@ Pronunciations = Sequence[Sequence[int]]
 
 # Bounds on ids, so that a word and a phone fit into one label of 31 bits.
 MAX_PHONES, MAX_WORDS = 2048, 2**20
+GAP = MAX_PHONES - 1
+"""The id that stands for a gap in output labels (see `GapScores`); no phone has it."""
+GAP_LABEL = GAP
+"""The output label of a gap."""
+LONGEST_COUNTED_JUMP = 16
+"""Most words for which a jump is charged: a jump over a hundred words must not leave the beam."""
+
+
+@dataclass(frozen=True)
+class GapScores:
+    """Scores of gaps, in which audio and transcript do not match.
+
+    A gap between two words is audio whose words the transcript lacks: it takes frames and writes
+    `GAP`. From a gap, the path may also jump over words that nobody spoke. Like the garbage models
+    of keyword spotters and torchaudio's `<star>` token, gaps keep the words on either side in
+    place.
+    """
+
+    entry: float
+    """Score of entering a gap, at most 0."""
+    jump: float
+    """Score of each word that is jumped over, at most 0, up to `LONGEST_COUNTED_JUMP` at a time."""
 
 
 def pack_label(phone: int, word: int = 0) -> int:
@@ -129,10 +152,10 @@ def pack_label(phone: int, word: int = 0) -> int:
     Raises:
       LexiconSizeError: an id that is too high.
     """
-    if not (phone < MAX_PHONES and word < MAX_WORDS):
+    if not (phone < GAP and word < MAX_WORDS):
         raise LexiconSizeError(
             f"the lexicon contains the phone id {phone} and the word id {word}, but alignment "
-            f"supports fewer than {MAX_PHONES:,} phones and {MAX_WORDS:,} words: make the lexicon "
+            f"supports fewer than {GAP:,} phones and {MAX_WORDS:,} words: make the lexicon "
             "smaller (`lang.words`, `lang.vocabulary_size`)"
         )
     return word * MAX_PHONES + phone
@@ -144,7 +167,10 @@ def unpack_label(label: int) -> tuple[int, int]:
 
 
 def transcript_graph(
-    words: Sequence[int], pronunciations: Sequence[Pronunciations], silence: int
+    words: Sequence[int],
+    pronunciations: Sequence[Pronunciations],
+    silence: int,
+    gaps: GapScores | None = None,
 ) -> Fst:
     """Return a transcript's graph: all pronunciations, optional silence between words.
 
@@ -152,6 +178,7 @@ def transcript_graph(
       words: the word ids of the transcript.
       pronunciations: the pronunciations of each word, in phone ids.
       silence: the id of the silence phone, allowed at both ends and between any two words.
+      gaps: allow gaps where silence is allowed, with these scores.
 
     Returns:
       An acyclic transducer without input epsilons; each arc's output label says which phone and
@@ -161,6 +188,7 @@ def transcript_graph(
     # Each word boundary has two states: `after_word` (no silence read) and `after_silence`.
     after_word, after_silence, count = 0, 1, 2
     arcs.append((after_word, after_silence, silence, pack_label(silence), 0.0))
+    boundaries = [(after_word, after_silence)]
     for word, variants in zip(words, pronunciations, strict=True):
         next_after_word, next_after_silence = count, count + 1
         count += 2
@@ -174,7 +202,51 @@ def transcript_graph(
                 arcs.append((phone_states[i], phone_states[i + 1], phone, pack_label(phone), 0.0))
         arcs.append((next_after_word, next_after_silence, silence, pack_label(silence), 0.0))
         after_word, after_silence = next_after_word, next_after_silence
-    return fst_from_arcs(arcs, [after_word, after_silence])
+        boundaries.append((after_word, after_silence))
+    finals = [after_word, after_silence]
+    if gaps:
+        arcs, last_gap = _with_gaps(arcs, boundaries, count, silence, gaps)
+        finals.append(last_gap)
+    return fst_from_arcs(arcs, finals)
+
+
+def _with_gaps(
+    arcs: list[Arc],
+    boundaries: Sequence[tuple[int, int]],
+    count: int,
+    silence: int,
+    gaps: GapScores,
+) -> tuple[list[Arc], int]:
+    """Add gaps to a transcript's graph.
+
+    In its context, a gap is a silence. What marks it is the label `GAP`.
+
+    Args:
+      arcs: the graph's arcs.
+      boundaries: the states before and after the silence of each word boundary.
+      count: the number of states.
+      silence: the id of the silence phone.
+      gaps: the scores.
+
+    Returns:
+      All arcs, and the state after a gap at the transcript's end.
+    """
+    after_silences = {after: i for i, (_, after) in enumerate(boundaries)}
+    # What may follow a silence may follow a gap, too.
+    gap_arcs: list[Arc] = [
+        (count + after_silences[source], *arc) for source, *arc in arcs if source in after_silences
+    ]
+    for i, (before, after) in enumerate(boundaries):
+        gap = count + i
+        gap_arcs += [(source, gap, silence, GAP_LABEL, gaps.entry) for source in (before, after)]
+        gap_arcs.append((gap, after, silence, pack_label(silence), 0.0))
+        # A sum of few powers of two jumps over any number of words.
+        words = 1
+        while i + words < len(boundaries):
+            score = gaps.jump * min(words, LONGEST_COUNTED_JUMP)
+            gap_arcs.append((gap, gap + words, silence, GAP_LABEL, score))
+            words *= 2
+    return arcs + gap_arcs, count + len(boundaries) - 1
 
 
 def weighted_transcript_graph(
@@ -183,11 +255,12 @@ def weighted_transcript_graph(
     weights: Sequence[Sequence[EntryProbabilities]],
     ends: LexiconProbabilities,
     silence: int,
+    gaps: GapScores | None = None,
 ) -> Fst:
     """Return a transcript's graph with pronunciation and silence probabilities.
 
     Args:
-      words, pronunciations, silence: see `transcript_graph`.
+      words, pronunciations, silence, gaps: see `transcript_graph`.
       weights: for each word, the probabilities of each of its pronunciations.
       ends: the probabilities of silence at the start and end.
 
@@ -200,6 +273,7 @@ def weighted_transcript_graph(
     # silence, so `after_word` is a state with a score to add to the arcs that leave it.
     after_word, after_silence, count = (0, math.log1p(-ends.start)), 1, 2
     arcs.append((0, after_silence, silence, pack_label(silence), math.log(ends.start)))
+    boundaries = [(0, after_silence)]
     for word, variants, word_weights in zip(words, pronunciations, weights, strict=True):
         next_after_word, before_silence, next_after_silence = count, count + 1, count + 2
         count += 3
@@ -225,10 +299,14 @@ def weighted_transcript_graph(
                 ]
                 source_scores = inner_scores
         arcs.append((before_silence, next_after_silence, silence, pack_label(silence), 0.0))
+        boundaries.append((before_silence, next_after_silence))
         after_word, after_silence = (next_after_word, 0.0), next_after_silence
     state, boundary_score = after_word
     finals = {
         state: boundary_score + math.log(ends.no_silence_at_end),
         after_silence: math.log(ends.silence_at_end),
     }
+    if gaps:
+        arcs, last_gap = _with_gaps(arcs, boundaries, count, silence, gaps)
+        finals[last_gap] = math.log(ends.silence_at_end)
     return fst_from_arcs(arcs, finals)

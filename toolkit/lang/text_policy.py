@@ -409,6 +409,7 @@ _TRANSLITERATIONS = str.maketrans(
     | {"ħ": "h", "Ħ": "H", "ı": "i"}
 )
 _FOREIGN_LETTER = re.compile("[æÆœŒøØßẞþÞðÐđĐłŁħĦı]")
+_SQUARE = str.maketrans("()", "[]")
 _NO_BRACKETS = str.maketrans("[]<>{}()!%", 10 * " ")
 _OPENING_MARKS = frozenset("[<{!%")
 _HAS_DIGIT = re.compile(r"\d")
@@ -619,23 +620,50 @@ class TextPolicy:
           instead: replaces tags.
           instead_of_unknown: replaces marks of unknown words.
         """
-        # Round brackets are a tag if `tags` is set; otherwise only around an event, and never with
-        # as-given.
         counts = TextCounts() if counts is None else counts
-        round_brackets = True if self.tags is not None else (False if self.id == AS_GIVEN else None)
         pieces, done = [], 0
-        for match in tags_in(text, round_brackets):
+        for match in self._tags(text):
             tag = match.group()
             is_mark, is_unknown = tag.lower() in SENTENCE_MARKS, tag.lower() in UNKNOWN_MARKS
-            if self.tags == "keep" and not (is_mark or is_unknown):
-                continue
-            if self.id == AS_GIVEN and self._is_word(text, match):
-                continue
             (counts.marks if is_mark or is_unknown else counts.tags)[tag] += 1
             replacement = " " if is_mark else instead_of_unknown if is_unknown else instead
             pieces += [text[done : match.start()], replacement]
             done = match.end()
         return "".join([*pieces, text[done:]]) if pieces else text
+
+    def tokens_and_tags(self, text: str, counts: TextCounts) -> list[str]:
+        """Return the words of a text as `tokens` does, and the tags between them.
+
+        White space in tags becomes `_`, round brackets become square ones. Marks of the beginnings
+        and ends of sentences are left out.
+
+        Args:
+          text: text as written.
+          counts: collects the removed parts of texts.
+        """
+        tokens, done = [], 0
+        for match in self._tags(text):
+            tokens += self.tokens(text[done : match.start()], counts)
+            done = match.end()
+            tag = "_".join(match.group().split())
+            if tag.lower() in SENTENCE_MARKS:
+                counts.marks[tag] += 1
+            else:
+                tokens.append(tag.translate(_SQUARE))
+        return tokens + self.tokens(text[done:], counts)
+
+    def _tags(self, text: str) -> Iterator[re.Match[str]]:
+        """Yield the tags in a text, and its sentence marks, that are not words."""
+        # Round brackets are a tag if `tags` is set; otherwise only around an event, and never with
+        # as-given.
+        round_brackets = True if self.tags is not None else (False if self.id == AS_GIVEN else None)
+        for match in tags_in(text, round_brackets):
+            name = match.group().lower()
+            if self.tags == "keep" and name not in SENTENCE_MARKS and name not in UNKNOWN_MARKS:
+                continue
+            if self.id == AS_GIVEN and self._is_word(text, match):
+                continue
+            yield match
 
     def _is_word(self, text: str, match: re.Match[str]) -> bool:
         """Return whether the words of what looks like a tag are ordinary words (as-given only).

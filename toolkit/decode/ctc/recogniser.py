@@ -412,7 +412,7 @@ class CtcAlignerFiles:
 
     def spoken(self, recording: Recording) -> tuple[list[str], str]:
         """Normalise a recording's text by the units' text policy; return words and removed text."""
-        return recording.spoken(_policy(self.bundle), unknown=False)
+        return recording.spoken(_policy(self.bundle), guess=False)
 
     def with_pronunciations(self, words: Collection[str]) -> "CtcAlignerFiles":
         """Return these files unchanged: output units spell any word."""
