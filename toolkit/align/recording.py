@@ -382,11 +382,14 @@ def align_long(
             break
         with suppress(NoPathError):
             retried = align_at_level(scores, words, compiler, config, level)
-            if len(retried.words) >= MOST_WORDS * len(words):
+            enough = len(retried.words) >= MOST_WORDS * len(words)
+            # No minute of audio has most of the words of another text.
+            if enough and scores.num_frames <= config.window:
                 backward = align_at_level(scores, words[::-1], compiler, config, NO_GAPS)
                 advantage = retried.log_likelihoods - backward.log_likelihoods
-                if advantage.mean() >= ADVANTAGE:
-                    alignment = retried
+                enough = float(advantage.mean()) >= ADVANTAGE
+            if enough:
+                alignment = retried
     if alignment.lacks_single_words(len(words)):
         # A word that sounds unlike its model is better placed badly than not at all.
         with suppress(NoPathError):
