@@ -306,6 +306,12 @@ def test_a_text_with_other_passages_is_aligned_partly(bundle, corpus, tmp_path):
         entries
     ) - len(spoken)
     assert f'text = "{UNALIGNED}"' in (tmp_path / "out/textgrid/u.TextGrid").read_text()
+    # Gaps are no words that the reference lacks.
+    lines = (tmp_path / "out/words.ctm").read_text().splitlines(keepends=True)
+    reference = tmp_path / "reference.ctm"
+    reference.write_text("".join(line for line in lines if UNALIGNED not in line))
+    again = [*map(str, arguments), "--reference", str(reference), "--out", str(tmp_path / "again")]
+    assert "words only in the hypothesis: 0" in CliRunner().invoke(main, again).output
     # Whoever knows that nothing is missing gets times of all words.
     complete = [*map(str, arguments), "--complete", "--out", str(tmp_path / "complete")]
     result = CliRunner().invoke(main, complete)
@@ -334,11 +340,11 @@ def test_an_as_given_bundle_matches_text_without_normalisation(bundle, corpus, t
     words = {f"{word.lower()}.": lang.lexicon[word] for word in lang.vocabulary}
     lexicon = Lexicon(words | {"[ace]": lang.lexicon["ACE"]})
     replace(Lang.of(lexicon), normaliser="as-given").save(lang_folder)
-    audio, text, starts = corpus({"u": ["BED", "ACE", "BED"], "v": ["BED"]})
-    text.write_text("u bed. [ace] bed. [noise]\nv BED\n")
+    audio, text, starts = corpus({"u": ["BED", "ACE", "BED"], "v": ["BED"], "w": ["ACE"]})
+    text.write_text("u bed. [ace] bed. [noise]\nv BED\nw [ace]\n")
     align_folder(GmmAlignerFiles.find(tmp_path / "as_given"), audio, text, tmp_path / "out")
     words = read_ctm(tmp_path / "out/words.ctm")
-    assert [entry.token for entry in words] == ["bed.", "[ace]", "bed.", "[noise]", "BED"]
+    assert [entry.token for entry in words] == ["bed.", "[ace]", "bed.", "[noise]", "BED", "[ace]"]
     differences = np.subtract([entry.start for entry in words[:3]], starts["u"])
     assert np.abs(differences).max() < 0.1
     assert table(tmp_path / "out")["u"]["reason"] == "aligned as noise: [noise]"
@@ -350,6 +356,23 @@ def test_a_word_that_nobody_can_guess_is_noise(bundle, corpus, tmp_path):
     align_folder(GmmAlignerFiles.find(bundle), audio, text, tmp_path / "out")
     assert "XYLOPHONE" in table(tmp_path / "out")["u"]["reason"]
     assert [e.token for e in read_ctm(tmp_path / "out/words.ctm")] == ["BED", "XYLOPHONE", "ACE"]
+
+
+def test_a_text_without_any_pronunciation_is_aligned_as_noise(bundle, corpus, tmp_path):
+    """No confidence can be computed, which does not count as a low one."""
+    audio, text, _ = corpus({"u": ["BED", "ACE"]})
+    text.write_text("u xylophone\n")
+    align_folder(GmmAlignerFiles.find(bundle), audio, text, tmp_path / "out")
+    assert table(tmp_path / "out")["u"]["status"] != "failed"
+
+
+def test_tags_count_neither_as_found_nor_as_missing(bundle, corpus, tmp_path):
+    """Nobody hears the noises of the text."""
+    audio, text, _ = corpus({"u": ["BED"]})
+    text.write_text("u [noise] [noise] [noise] [noise] bed [noise] [noise] [noise]\n")
+    align_folder(GmmAlignerFiles.find(bundle), audio, text, tmp_path / "out")
+    row = table(tmp_path / "out")["u"]
+    assert (row["status"], row["reason"]) == ("ok", "aligned as noise: [noise]")
 
 
 def test_the_texts_of_other_recordings_fail(bundle, corpus, tmp_path):

@@ -2,9 +2,13 @@
 
 import random
 from dataclasses import replace
+from types import SimpleNamespace
+
+import torch
 
 from tests.align.test_recording import align
 from toolkit.align.config import NO_GAPS, LongConfig
+from toolkit.align.recording import RecordingAlignment
 from toolkit.fsa.lexicon import GAP
 
 WINDOWS = LongConfig(window=1500, longest=4000, margin=200, gap_levels=(2.0,))
@@ -85,3 +89,46 @@ def test_a_higher_level_is_taken_for_the_right_text_alone(synthesise_monophones)
     for words in (other, synthetic.words[::-1]):
         alignment, _ = align(synthesise_monophones, synthetic, config, words)
         assert len(alignment.words) < 20
+
+
+def test_a_text_that_reads_alike_in_both_directions_may_take_a_higher_level(synthesise_monophones):
+    config = replace(WINDOWS, gap_levels=(0.05, NO_GAPS))
+    synthetic = synthesise_monophones(1, 7, noise=2.0)
+    repeated = SimpleNamespace(words=synthetic.words * 20, scores=synthetic.scores.repeat(20, 1))
+    alignment, _ = align(synthesise_monophones, repeated, config)
+    assert alignment.words == list(range(20))
+
+
+def test_a_text_with_few_of_the_words_is_not_aligned_whole():
+    """Single words of another text fit by chance, so that no gap is long."""
+    alignment = RecordingAlignment(
+        torch.zeros(400), torch.zeros(400), torch.zeros(133), 400, [GAP, 2, GAP], [0, 140, 270]
+    )
+    third = replace(alignment, words=[3], word_phones=[1])
+    assert not third.lacks_single_words(7)
+    half = replace(alignment, words=[1, 2, 4], word_phones=[1, 1, 1])
+    assert half.lacks_single_words(6)
+    assert alignment.lacks_single_words(1)
+    assert not replace(half, words=[0, 1, 2, 3, 4, 5]).lacks_single_words(6)
+
+
+def test_speech_after_a_gap_longer_than_the_longest_window_is_found(synthesise_monophones):
+    config = LongConfig(window=500, longest=1000, margin=80, gap_levels=(2.0,))
+    synthetic = synthesise_monophones(300, 8)
+    missing = range(40, 260)
+    text = [word for i, word in enumerate(synthetic.words) if i not in missing]
+    assert synthetic.starts[260] - synthetic.starts[40] > 2 * config.longest
+    alignment, _ = align(synthesise_monophones, synthetic, config, text)
+    found = starts_by_position(alignment)
+    expected = [start for i, start in enumerate(synthetic.starts) if i not in missing]
+    misplaced = [i for i, start in enumerate(expected) if abs(found.get(i, -99) - start) > 5]
+    assert len(misplaced) <= 4
+
+
+def test_a_text_much_longer_than_the_audio_is_cut(synthesise_monophones):
+    synthetic = synthesise_monophones(30, 9)
+    text = synthetic.words + synthesise_monophones(4000, 10).words
+    alignment, _ = align(synthesise_monophones, synthetic, WINDOWS, text)
+    found = starts_by_position(alignment)
+    right = [abs(found.get(i, -99) - start) <= 5 for i, start in enumerate(synthetic.starts)]
+    assert sum(right) >= 28

@@ -1,13 +1,17 @@
 """Windowed alignment against the alignment of the whole, on synthetic recordings."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from toolkit.align.config import LongConfig
-from toolkit.align.recording import PhonePosteriors, RecordingScores, align_long
+from toolkit.align.config import COMPLETE_TEXTS, LongConfig
+from toolkit.align.recording import NoPathError, PhonePosteriors, RecordingScores, align_long
 
 WINDOWS = LongConfig(window=500, longest=1500, margin=80)
 WHOLE = LongConfig(window=10**6, longest=10**6)
+COMPLETE_WHOLE = replace(COMPLETE_TEXTS, window=10**6, longest=10**6)
 
 
 def align(synthesise, synthetic, config, words=None):
@@ -101,6 +105,36 @@ def test_speech_without_pauses_is_split_between_words(synthesise):
     whole, _ = align(synthesise, synthetic, WHOLE)
     assert len(sizes) > 4
     assert_equal(alignment, whole)
+
+
+def test_words_that_a_window_placed_wrongly_are_realigned(synthesise_monophones):
+    """Without gaps, the words left do not fit into the frames left."""
+    # The first quarter sounds like silence although the words need nearly all frames: the first
+    # window is wrong, which shows at the end.
+    synthesise = synthesise_monophones
+    words = [synthesise.names[0]] * 60
+    needed = synthesise.compiler.min_frames(words)
+    scores = torch.randn(
+        needed + 20, synthesise.senones.num_pdfs, generator=torch.Generator().manual_seed(0)
+    )
+    scores[:, :5] -= 2.0
+    scores[: needed // 4, :5] += 4.0
+    synthetic = SimpleNamespace(words=words, scores=scores)
+    sizes = {"window": needed // 2, "longest": needed + 100, "margin": needed // 20}
+    alignment, windows = align(synthesise, synthetic, replace(COMPLETE_TEXTS, **sizes))
+    whole, _ = align(synthesise, synthetic, COMPLETE_WHOLE)
+    assert len(windows) > 1
+    assert alignment.words == list(range(60))
+    assert_equal(alignment, whole)
+
+
+def test_more_words_than_audio_is_an_error_if_texts_are_complete(synthesise_monophones):
+    synthetic = synthesise_monophones(60, 2)
+    words = synthetic.words * 5
+    windows = replace(COMPLETE_TEXTS, window=500, longest=1500, margin=80)
+    for config in (windows, COMPLETE_WHOLE):
+        with pytest.raises(NoPathError, match=r"from .* s on: .* words left need at least"):
+            align(synthesise_monophones, synthetic, config, words)
 
 
 def test_words_end_before_pauses(synthesise_monophones):

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from tests.fsa.transducers import assert_scores_equal, transductions
 from tests.lang.scored_sentences import probabilities, sentence_score, ways_to_say
+from toolkit.fsa.fst import FINAL
 from toolkit.fsa.lexicon import (
     GAP,
+    LONGEST_COUNTED_JUMP,
     MAX_WORDS,
     GapScores,
     LexiconSizeError,
@@ -121,6 +123,56 @@ def test_gaps_take_audio_and_jump_over_any_number_of_words(words):
     scores = transductions(graph, 7)
     split = {(read, tuple(map(unpack_label, wrote))): s for (read, wrote), s in scores.items()}
     assert_scores_equal(split, expected)
+
+
+def test_more_words_to_jump_over_never_cost_less():
+    gaps = GapScores(entry=-3.0, jump=-0.5)
+    for count in (*range(1, 36), 62, 63, 64, 127, 130):
+        graph = transcript_graph([1] * count, [LANG.pronunciation_ids("C")] * count, SILENCE, gaps)
+        # The best score of a path to each state, and to the end, without a word.
+        arcs = list(zip(graph.source, graph.target, graph.labels, graph.scores, strict=True))
+        arcs = [arc for arc in arcs if arc[2] in (SILENCE, FINAL)]
+        best, end = {0: 0.0}, -math.inf
+        for _ in range(12):
+            for source, target, label, score in arcs:
+                reached = best.get(source, -math.inf) + score
+                if label == FINAL:
+                    end = max(end, reached)
+                else:
+                    best[target] = max(best.get(target, -math.inf), reached)
+        assert end == pytest.approx(gaps.entry + gaps.jump * min(count, LONGEST_COUNTED_JUMP))
+
+
+def test_gaps_have_the_scores_of_silences_besides_their_own():
+    entries = {("C", ("b",)): EntryProbabilities(0.9, 0.3, 0.7, 0.6)}
+    weights = LexiconProbabilities(entries, 0.4, 0.2, 0.8, 0.1)
+    lang = replace(LANG, probabilities=weights)
+    (weight,) = lang.pronunciation_weights("C")
+    graph = weighted_transcript_graph(
+        [3], [lang.pronunciation_ids("C")], [[weight]], weights, SILENCE, GapScores(-3.0, -0.5)
+    )
+    scores = {
+        (read, tuple(map(unpack_label, wrote))): score
+        for (read, wrote), score in transductions(graph, 4).items()
+    }
+    gap, word = (GAP, 0), (LANG.phones["b"], 3)
+    said = math.log(weight.pronunciation)
+    expected = {
+        (gap, word): -3.0
+        + said
+        + math.log(weight.silence_before)
+        + math.log1p(-weight.silence_after)
+        + math.log(weights.no_silence_at_end),
+        (word, gap): math.log1p(-weights.start)
+        + said
+        + math.log(weight.no_silence_before)
+        + math.log(weight.silence_after)
+        - 3.0
+        + math.log(weights.silence_at_end),
+        (gap, gap): -3.5 + math.log(weights.silence_at_end),
+    }
+    found = {wrote: scores[read, wrote] for read, wrote in scores if wrote in expected}
+    assert_scores_equal(found, expected)
 
 
 def unpacked(label):

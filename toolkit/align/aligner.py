@@ -15,7 +15,6 @@ from toolkit.align.config import COMPLETE_TEXTS, NO_GAPS, LongConfig
 from toolkit.align.ctm_textgrid import TimedToken
 from toolkit.align.em import speech_mask
 from toolkit.align.folder import (
-    MIN_SPOKEN,
     UNALIGNED,
     UNFIT,
     RecordingTimes,
@@ -26,6 +25,7 @@ from toolkit.align.force_align import TranscriptGraphs, check_phones
 from toolkit.align.inputs import Recording
 from toolkit.align.recording import (
     BLOCK_FRAMES,
+    MIN_SPOKEN,
     SAMPLE_STEP,
     PhonePosteriors,
     RecordingAlignment,
@@ -188,8 +188,13 @@ class GmmAlignerFiles:
         return (self.bundle / SPEAKER_INDEPENDENT).is_dir()
 
     def spoken(self, recording: Recording) -> tuple[list[str], str]:
-        """Normalise a recording's text; return its words and the removed text."""
+        """Normalise a recording's text; return its words and tags, and the removed text."""
         return recording.spoken(_lang(self.bundle).policy)
+
+    def tags(self, words: Collection[str]) -> frozenset[str]:
+        """Return the words that are tags and that the lexicon lacks."""
+        lexicon = _lang(self.bundle).lexicon
+        return frozenset(word for word in words if is_event_tag(word) and word not in lexicon)
 
     def with_pronunciations(self, words: Collection[str]) -> "GmmAlignerFiles":
         """Return these files with guessed pronunciations of words outside the lexicon."""
@@ -409,17 +414,21 @@ class GmmAligner:
         cepstra = fill_digital_silence(features, counted)
         alignment = self._system.align(cepstra, mean, words, transform)
         confidence = self._confidence(alignment)
-        if alignment.words and confidence < LOWEST_CONFIDENCE and self.config != COMPLETE_TEXTS:
+        # It is 0 if all words are aligned as noise.
+        if 0 < confidence < LOWEST_CONFIDENCE and self.config != COMPLETE_TEXTS:
             raise UnrelatedTextError(
                 f"text and audio do not seem to belong together: the confidence is {confidence:.4f}"
                 f", but usually at least {LOWEST_CONFIDENCE}. {UNFIT}"
             )
         timed_words, phones = self._timed_tokens(words, alignment)
         aligned = set(alignment.words)
+        in_text = alignment.frame_phones() != GAP
         return RecordingTimes(
             words=timed_words,
             units=phones,
-            log_likelihood_per_frame=float(alignment.log_likelihoods.mean(dtype=torch.float64)),
+            log_likelihood_per_frame=float(
+                alignment.log_likelihoods[in_text].mean(dtype=torch.float64)
+            ),
             confidence=confidence,
             retried=alignment.beam > self.config.search.beam,
             unspoken=[position for position in range(len(words)) if position not in aligned],

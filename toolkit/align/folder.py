@@ -10,7 +10,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -22,8 +22,8 @@ from torch import Tensor
 from toolkit.align.adapt import SpeakerStatistics
 from toolkit.align.ctm_textgrid import TimedToken, write_ctm, write_textgrid
 from toolkit.align.inputs import Recording, read_inputs
+from toolkit.align.recording import MIN_SPOKEN
 from toolkit.corpus.audio import open_audio
-from toolkit.corpus.tags import is_event_tag
 from toolkit.errors import ToolkitError
 from toolkit.hmm.transforms import FmllrStatistics, estimate_fmllr
 from toolkit.processes.bars import Bar
@@ -33,8 +33,6 @@ from toolkit.storage.paths import UnsafePathError, path_below, safe_name
 
 UNALIGNED = "<unaligned>"
 """The token of audio whose words the text lacks."""
-MIN_SPOKEN = 0.5
-"""If a smaller share of a text's words is found in the audio, the alignment fails."""
 UNFIT = "If they do, the model does not fit this speech: --complete aligns all words"
 """What can be wrong, and done, if text and audio do not seem to belong together."""
 MAX_PAUSE = 2.0
@@ -203,7 +201,10 @@ class AlignerFiles(Protocol):
         """Whether `align` also needs the speaker's fMLLR transform."""
 
     def spoken(self, recording: Recording) -> tuple[list[str], str]:
-        """Normalise a recording's text; return its words and the removed text."""
+        """Normalise a recording's text; return its words and tags, and the removed text."""
+
+    def tags(self, words: Collection[str]) -> frozenset[str]:
+        """Return those of a text's words that are tags, which are aligned as noise."""
 
     def with_pronunciations(self, words: Collection[str]) -> "AlignerFiles":
         """Return these files with guessed pronunciations of the words outside the lexicon."""
@@ -242,7 +243,9 @@ class AlignTask:
     audio: Path
     """The file."""
     words: tuple[str, ...]
-    """The normalised words; at least one."""
+    """The normalised words and tags; at least one word."""
+    tags: frozenset[str]
+    """The tags among them."""
     speaker: str
     """The speaker's name."""
     left_out: str = ""
@@ -337,7 +340,10 @@ def align(job: AlignJob, item: tuple[AlignTask, SpeakerAdaptation | None]) -> Al
         else:
             features = _stored_features(job, task)
         times = aligner.align(features, task.words, speaker)
-        check_share(times, task.words)
+        times = replace(
+            times, unspoken=[i for i in times.unspoken if task.words[i] not in task.tags]
+        )
+        check_share(len(times.unspoken), sum(word not in task.tags for word in task.words))
         tiers = {"words": times.words, job.aligner.unit_tier: times.units}
         with open_audio(task.audio) as file:
             seconds = file.frames / file.samplerate
@@ -355,16 +361,16 @@ def align(job: AlignJob, item: tuple[AlignTask, SpeakerAdaptation | None]) -> Al
     )
 
 
-def check_share(times: RecordingTimes, words: Sequence[str]) -> None:
+def check_share(num_unspoken: int, num_words: int) -> None:
     """Check that most words of a text were found in the audio.
 
     Raises:
       UnrelatedTextError: fewer than half of them were.
     """
-    found = len(words) - len(times.unspoken)
-    if found < MIN_SPOKEN * len(words):
+    found = num_words - num_unspoken
+    if found < MIN_SPOKEN * num_words:
         raise UnrelatedTextError(
-            f"text and audio do not seem to belong together: only {found} of {len(words)} words "
+            f"text and audio do not seem to belong together: only {found} of {num_words} words "
             f"were found in the audio. {UNFIT}"
         )
 
@@ -483,13 +489,16 @@ def _tasks(
     outcomes = []
     for recording in recordings:
         words, left_out = aligner.spoken(recording)
-        has_words = not all(map(is_event_tag, words))
+        tags = aligner.tags(words)
+        has_words = not tags.issuperset(words)
         fault = recording.fault or ("" if has_words else "its transcript has no words")
         if fault or recording.audio is None:
             outcomes.append(FileOutcome.failure(recording.utterance, fault))
             continue
         name, speaker = recording.utterance, recording.speaker
-        tasks.append(AlignTask(len(tasks), name, recording.audio, tuple(words), speaker, left_out))
+        tasks.append(
+            AlignTask(len(tasks), name, recording.audio, tuple(words), tags, speaker, left_out)
+        )
     return tasks, outcomes
 
 
@@ -570,10 +579,9 @@ def _outcome(aligned: AlignedRecording, aligner: AlignerFiles) -> FileOutcome:
         return FileOutcome.failure(task.utterance, aligned.fault)
     notes = [f"left out of the text: {task.left_out}"] if task.left_out else []
     guessed, noise = aligner.guessed(set(task.words))
-    tags = [word for word in noise if is_event_tag(word)]
-    if tags:
+    if tags := [word for word in noise if word in task.tags]:
         notes.append(f"aligned as noise: {' '.join(tags)}")
-    if unknown := [word for word in noise if word not in tags]:
+    if unknown := [word for word in noise if word not in task.tags]:
         notes.append(f"aligned as noise, because the pronunciation is unknown: {' '.join(unknown)}")
     notes += aligned.differences
     status = "retried" if aligned.retried else "ok"

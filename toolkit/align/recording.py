@@ -137,6 +137,8 @@ def span_confidences(log_posteriors: Tensor, starts: list[int], ends: list[int])
 SHORT_GAP, SHORT_JUMP = 150, 3
 """Frames of a gap, and words left out in a row, up to which the model is assumed to be wrong, not
 the text."""
+MIN_SPOKEN = 0.5
+"""If a smaller share of a text's words is found, text and audio do not seem to belong together."""
 LEAD_WORDS = 5
 """Words that a window repeats when it cannot begin at a pause. The window's first phone lacks its
 left context, and it takes some phones until the path agrees with that of the previous window."""
@@ -165,8 +167,15 @@ class RecordingAlignment:
     beam: float = 0.0
     """The widest search beam that was needed."""
 
+    def frame_phones(self) -> Tensor:
+        """Return the id of each frame's phone [T]."""
+        starts = torch.tensor([*self.phone_frames, self.num_frames])
+        return torch.tensor(self.phones).repeat_interleave(starts.diff())
+
     def lacks_single_words(self, num_words: int) -> bool:
         """Whether words of the transcript are left out, but only few in a row and in short gaps.
+
+        At least `MIN_SPOKEN` of the words must be found, unless there are only few.
 
         Args:
           num_words: number of words of the transcript.
@@ -178,7 +187,8 @@ class RecordingAlignment:
             longest = max(longest, gap)
         following = [*self.words, num_words]
         jumps = [end - begin - 1 for begin, end in zip([-1, *self.words], following, strict=True)]
-        return longest < SHORT_GAP and 0 < max(jumps) <= SHORT_JUMP
+        found = len(self.words) >= MIN_SPOKEN * num_words or num_words <= SHORT_JUMP
+        return found and longest < SHORT_GAP and 0 < max(jumps) <= SHORT_JUMP
 
     def word_ends(self, silence: int) -> list[int]:
         """Return, for each aligned word, the position in `phones` after its last phone."""
@@ -329,10 +339,25 @@ MAX_STATES = 32_000_000
 """Maximum of frames times states in a search; at some 30 bytes each, this bounds its memory."""
 PHONE_RATE = 0.2
 """Highest rate of speech, in phones per frame; it limits the words that a window is first given."""
+MOST_PHONES = 4
+"""How many times as much text as a recording can hold is looked at; the end of a longer text is
+left out, so that a book does not take all memory."""
 
 
 class NoPathError(ToolkitError):
     """Raised when no path through the words' graph fits the audio."""
+
+
+@dataclass(frozen=True)
+class _WindowStart:
+    """The beginning of a window."""
+
+    done: RecordingAlignment
+    """The alignment by the windows before it."""
+    begin: int = 0
+    """The window's first frame."""
+    word: int = 0
+    """Position of its first word in the transcript; `done` may already have this word."""
 
 
 @dataclass
@@ -348,9 +373,8 @@ class _WindowPath:
 MOST_WORDS = 0.9
 """Share of the words that must be found, or else the next of `LongConfig.gap_levels` is tried."""
 ADVANTAGE = 2.0
-"""Log-likelihood per frame by which the result of a higher level must exceed the text's words in
-reverse order. With models of other speakers, rooms and texts, right texts exceed it by 1.8 (one in
-twenty) to 5 (one in two), and one in twenty wrong texts by 1.8."""
+"""Log-likelihood per frame of speech by which the result of a higher level must exceed the text's
+words in reverse order."""
 
 
 def align_long(
@@ -382,19 +406,40 @@ def align_long(
             break
         with suppress(NoPathError):
             retried = align_at_level(scores, words, compiler, config, level)
-            enough = len(retried.words) >= MOST_WORDS * len(words)
-            # No minute of audio has most of the words of another text.
-            if enough and scores.num_frames <= config.window:
-                backward = align_at_level(scores, words[::-1], compiler, config, NO_GAPS)
-                advantage = retried.log_likelihoods - backward.log_likelihoods
-                enough = float(advantage.mean()) >= ADVANTAGE
-            if enough:
+            if len(retried.words) >= MOST_WORDS * len(words) and _fits_better_than_reversed(
+                retried, scores, words, compiler, config
+            ):
                 alignment = retried
     if alignment.lacks_single_words(len(words)):
         # A word that sounds unlike its model is better placed badly than not at all.
         with suppress(NoPathError):
             return align_at_level(scores, words, compiler, config, NO_GAPS)
     return alignment
+
+
+def _fits_better_than_reversed(
+    alignment: RecordingAlignment,
+    scores: RecordingScores,
+    words: Sequence[str],
+    compiler: TranscriptGraphs,
+    config: LongConfig,
+) -> bool:
+    """Whether an alignment fits better than one of the words in reverse order, by `ADVANTAGE`.
+
+    True without this comparison for texts that read alike in both directions, and for recordings
+    that are longer than a window, which hardly have most words of another text.
+    """
+    backward_words = words[::-1]
+    if scores.num_frames > config.window or list(backward_words) == list(words):
+        return True
+    try:
+        backward = align_at_level(scores, backward_words, compiler, config, NO_GAPS)
+    except NoPathError:
+        return True
+    phones = alignment.frame_phones()
+    speech = (phones != compiler.senones.topology.silence) & (phones != GAP)
+    advantage = alignment.log_likelihoods[speech] - backward.log_likelihoods[speech]
+    return float(advantage.mean()) >= ADVANTAGE
 
 
 def align_at_level(
@@ -426,22 +471,27 @@ def align_at_level(
       NoPathError: no path is within the beam; the message says from which time on.
     """
     num_frames, silence = scores.num_frames, compiler.senones.topology.silence
-    done = RecordingAlignment(
+    empty = RecordingAlignment(
         states=torch.zeros(num_frames, dtype=torch.int32),
         log_likelihoods=torch.zeros(num_frames),
         log_posteriors=torch.zeros(len(samples_among(0, num_frames))),
     )
-    begin, word, size = 0, 0, config.window
+    starts, size = [_WindowStart(empty)], config.window
     while True:
+        done, begin, word = starts[-1].done, starts[-1].begin, starts[-1].word
         last = num_frames - begin <= size * 5 // 4
         end = num_frames if last else begin + size
-        window = _align_window(scores, begin, end, words[word:], compiler, config, gap_level)
+        words_left = words[word:]
+        window = _align_window(scores, begin, end, words_left, compiler, config, gap_level)
         if window is None:
-            beam = config.search.beams()[-1].search
-            raise NoPathError(
-                f"from {begin / 100:.2f} s on: no path within beam {beam:g}; "
-                "are these the words spoken?"
-            )
+            # Words may have been aligned too late: retry from the window before.
+            if len(starts) == 1 or num_frames - starts[-2].begin > config.longest:
+                without_gaps = last and gap_level == NO_GAPS
+                needed = compiler.min_frames(words_left) if without_gaps else 0
+                raise NoPathError(_reason(begin, end, len(words_left), needed, config))
+            starts.pop()
+            size = num_frames - starts[-1].begin
+            continue
         path, full = window.aligned, size >= config.longest
         # Accept the path up to a cut; without a cut, the window grows.
         cut = cut_at_end(path) if last else find_cut(path, silence, config.margin, full)
@@ -449,20 +499,21 @@ def align_at_level(
             size = min(2 * size, config.longest)
             continue
         # Fill in the frames from the joint on.
-        done, joint = join(done, path, begin, word, cut, silence)
+        longer, joint = join(done, path, begin, word, cut, silence)
         accepted, behind = slice(joint - begin, cut.end), begin + cut.end
-        done.states[joint:behind] = path.states[accepted]
-        done.log_likelihoods[joint:behind] = window.log_likelihoods[accepted]
+        longer.states[joint:behind] = path.states[accepted]
+        longer.log_likelihoods[joint:behind] = window.log_likelihoods[accepted]
         samples = samples_among(joint, behind)
         posteriors = scores.log_posteriors(joint, path.pdfs[accepted])
-        done.log_posteriors[samples.start : samples.stop] = posteriors
+        longer.log_posteriors[samples.start : samples.stop] = posteriors
         if last:
-            return done
+            return longer
         if cut.lead:
             word += path.words[cut.words - cut.lead] - 1
-        elif done.words:
-            word = done.words[-1] + 1
-        begin, size = begin + cut.resume, config.window
+        elif longer.words:
+            word = longer.words[-1] + 1
+        starts.append(_WindowStart(longer, begin + cut.resume, word))
+        size = config.window
 
 
 def _align_window(
@@ -476,11 +527,18 @@ def _align_window(
 ) -> _WindowPath | None:
     """Align a window with the words that it may hold; align the last window with all words left.
 
+    With gaps, the last window is aligned with at most `MOST_PHONES` times as much text as it can
+    hold: nobody spoke the rest.
+
     Returns:
       The path; None if there is none.
     """
     last = end == scores.num_frames
-    gaps = GapScores(config.gap_entry, config.gap_jump)
+    if gap_level < NO_GAPS:
+        words_left = _prefix(words_left, MOST_PHONES * PHONE_RATE * scores.num_frames, compiler)
+    elif last and compiler.min_frames(words_left) > end - begin:
+        return None
+    gaps = GapScores(config.gap_entry, config.gap_jump) if gap_level < NO_GAPS else None
     budget = PHONE_RATE * (end - begin)
     # A path that reaches the last word of the prefix may need more words: double the budget.
     while True:
@@ -490,6 +548,8 @@ def _align_window(
         path = _search(window, graph, compiler.senones, config.search)
         if path is None:
             return None
+        if gaps is None:  # no word is left out
+            path = replace(path, words=list(range(1, len(path.words) + 1)))
         if not path.words or path.words[-1] < len(prefix) or len(prefix) == len(words_left):
             columns = torch.searchsorted(graph.pdfs, path.pdfs.long())
             return _WindowPath(path, window.gather(1, columns[:, None])[:, 0])
@@ -519,3 +579,15 @@ def _prefix(words: Sequence[str], budget: float, compiler: TranscriptGraphs) -> 
         if phones > budget:
             return words[:count]
     return words
+
+
+def _reason(begin: int, end: int, num_words: int, needed: int, config: LongConfig) -> str:
+    """Explain why no path fits a window: too little audio for the words, or no path in the beam."""
+    where = f"from {begin / 100:.2f} s on: "
+    if needed > end - begin:
+        return (
+            f"{where}{(end - begin) / 100:.2f} s of audio, but the {num_words} words left need at "
+            f"least {needed / 100:.2f} s"
+        )
+    beam = config.search.beams()[-1].search
+    return f"{where}no path within beam {beam:g}; are these the words spoken?"

@@ -70,7 +70,7 @@ def align(
 
     Audio whose words the text lacks becomes the token <unaligned>, and words that nobody spoke get
     no times. The status of such a file is `partly`, and table.tsv names what differs. If less than
-    half of a text is found in the audio, the file fails.
+    half of a text is found in the audio, or with hardly any confidence, the file fails.
 
     With a CTC network, which has no phones, the command writes the times of the network's output
     units, such as letters, to units.ctm. It finds a place for every word of the text.
@@ -81,7 +81,7 @@ def align(
     """
     from toolkit.align.aligner import GmmAlignerFiles
     from toolkit.align.ctm_textgrid import read_ctm
-    from toolkit.align.folder import align_folder, summary
+    from toolkit.align.folder import UNALIGNED, align_folder, summary
     from toolkit.decode.bundle import Bundle, read_card
     from toolkit.decode.ctc.recogniser import CtcAlignerFiles
     from toolkit.score.boundaries import compare_boundaries
@@ -106,6 +106,7 @@ def align(
             click.echo(f"Note: {outcome.utterance}: {outcome.reason}", err=True)
     click.echo(summary(outcomes))
     if true_times is not None:
-        report = compare_boundaries(true_times, read_ctm(out / "words.ctm"))
+        words = [entry for entry in read_ctm(out / "words.ctm") if entry.token != UNALIGNED]
+        report = compare_boundaries(true_times, words)
         click.echo(report.text(), nl=False)
     ctx.exit(0 if all(outcome.aligned for outcome in outcomes) else 1)

@@ -127,7 +127,8 @@ GAP = MAX_PHONES - 1
 GAP_LABEL = GAP
 """The output label of a gap."""
 LONGEST_COUNTED_JUMP = 16
-"""Most words for which a jump is charged: a jump over a hundred words must not leave the beam."""
+"""Most words for which jumps in a gap are charged, a power of two: a jump over a hundred words must
+not leave the beam."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,8 @@ class GapScores:
     entry: float
     """Score of entering a gap, at most 0."""
     jump: float
-    """Score of each word that is jumped over, at most 0, up to `LONGEST_COUNTED_JUMP` at a time."""
+    """Score of each of the first `LONGEST_COUNTED_JUMP` words that are jumped over in a gap, at
+    most 0; further words are free."""
 
 
 def pack_label(phone: int, word: int = 0) -> int:
@@ -205,8 +207,8 @@ def transcript_graph(
         boundaries.append((after_word, after_silence))
     finals = [after_word, after_silence]
     if gaps:
-        arcs, last_gap = _with_gaps(arcs, boundaries, count, silence, gaps)
-        finals.append(last_gap)
+        arcs, last_gaps = _with_gaps(arcs, boundaries, count, silence, gaps)
+        finals += last_gaps
     return fst_from_arcs(arcs, finals)
 
 
@@ -216,10 +218,13 @@ def _with_gaps(
     count: int,
     silence: int,
     gaps: GapScores,
-) -> tuple[list[Arc], int]:
+) -> tuple[list[Arc], tuple[int, int]]:
     """Add gaps to a transcript's graph.
 
-    In its context, a gap is a silence. What marks it is the label `GAP`.
+    In its context, a gap is a silence. What marks it is the label `GAP`. Each word boundary gets
+    two states for gaps. In the first, jumps are charged for each word. A jump that is charged for
+    `LONGEST_COUNTED_JUMP` words leads to the second, where further jumps are free. So jumping over
+    more words never scores higher than jumping over fewer.
 
     Args:
       arcs: the graph's arcs.
@@ -229,24 +234,30 @@ def _with_gaps(
       gaps: the scores.
 
     Returns:
-      All arcs, and the state after a gap at the transcript's end.
+      All arcs, and the states after a gap at the transcript's end.
     """
     after_silences = {after: i for i, (_, after) in enumerate(boundaries)}
+    size = len(boundaries)
     # What may follow a silence may follow a gap, too.
     gap_arcs: list[Arc] = [
-        (count + after_silences[source], *arc) for source, *arc in arcs if source in after_silences
+        (first_gap + after_silences[source], *arc)
+        for source, *arc in arcs
+        if source in after_silences
+        for first_gap in (count, count + size)
     ]
     for i, (before, after) in enumerate(boundaries):
-        gap = count + i
+        gap, far_gap = count + i, count + size + i
         gap_arcs += [(source, gap, silence, GAP_LABEL, gaps.entry) for source in (before, after)]
-        gap_arcs.append((gap, after, silence, pack_label(silence), 0.0))
+        gap_arcs += [(g, after, silence, pack_label(silence), 0.0) for g in (gap, far_gap)]
         # A sum of few powers of two jumps over any number of words.
         words = 1
-        while i + words < len(boundaries):
-            score = gaps.jump * min(words, LONGEST_COUNTED_JUMP)
-            gap_arcs.append((gap, gap + words, silence, GAP_LABEL, score))
+        while i + words < size:
+            if words <= LONGEST_COUNTED_JUMP:
+                target = far_gap if words == LONGEST_COUNTED_JUMP else gap
+                gap_arcs.append((gap, target + words, silence, GAP_LABEL, gaps.jump * words))
+            gap_arcs.append((far_gap, far_gap + words, silence, GAP_LABEL, 0.0))
             words *= 2
-    return arcs + gap_arcs, count + len(boundaries) - 1
+    return arcs + gap_arcs, (count + size - 1, count + 2 * size - 1)
 
 
 def weighted_transcript_graph(
@@ -307,6 +318,6 @@ def weighted_transcript_graph(
         after_silence: math.log(ends.silence_at_end),
     }
     if gaps:
-        arcs, last_gap = _with_gaps(arcs, boundaries, count, silence, gaps)
-        finals[last_gap] = math.log(ends.silence_at_end)
+        arcs, last_gaps = _with_gaps(arcs, boundaries, count, silence, gaps)
+        finals |= dict.fromkeys(last_gaps, math.log(ends.silence_at_end))
     return fst_from_arcs(arcs, finals)

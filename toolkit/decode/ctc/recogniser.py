@@ -414,6 +414,10 @@ class CtcAlignerFiles:
         """Normalise a recording's text by the units' text policy; return words and removed text."""
         return recording.spoken(_policy(self.bundle), guess=False)
 
+    def tags(self, words: Collection[str]) -> frozenset[str]:
+        """Return an empty set: tags are left out of the text, or are words of it."""
+        return frozenset()
+
     def with_pronunciations(self, words: Collection[str]) -> "CtcAlignerFiles":
         """Return these files unchanged: output units spell any word."""
         return self

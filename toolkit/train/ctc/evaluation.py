@@ -58,7 +58,7 @@ class Recognition:
     search: Decoder
     """Decoder for evaluation; beam width 256 (A24)."""
     score: Callable[[Mapping[str, str], Mapping[str, str]], Any]
-    """Called with references and hypotheses by utterance, such as `toolkit.score.cer.error_rates`;
+    """Called with references and hypotheses by utterance, such as `toolkit.score.wer.error_rates`;
     the result has the attributes `wer`, `cer`, `cer_usual` and `ser`."""
     jobs: int = 1
     """Number of threads for `search`."""
