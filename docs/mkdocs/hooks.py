@@ -24,7 +24,7 @@ CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))|(?<=(?:src|ref)=\")([^\"]+)(?=\")")
 NAME = re.compile(r"(?<![`\[])`(toolkit(?:\.\w+)+|toolkit/[\w/]+\.py)`(?![`\]])")
 ITEM = re.compile(r"\b([ABC]\d{1,2})\b")
-ITEM_ROW = re.compile(r"^\| ([ABC]\d{1,2}) \| (.+) \|$", re.MULTILINE)
+ITEM_ROW = re.compile(r"^\| ([ABC]\d{1,2}) \| (.+?) \| .+ \|$", re.MULTILINE)
 SOURCE = '<details class="mkdocstrings-source"'
 UNLINKED = {"a", "autoref", "code", "pre", "h1", "h2", "h3", "h4", "script", "style"}
 
@@ -128,18 +128,18 @@ def linked_name(match: re.Match[str]) -> str:
 
 
 def items(root: Path) -> dict[str, str]:
-    """What each item of the papers is, from the glossary."""
-    return dict(ITEM_ROW.findall((root / "docs/glossary.md").read_text(encoding="utf-8")))
+    """What each item of the papers is, from their page."""
+    return dict(ITEM_ROW.findall((root / "docs/papers.md").read_text(encoding="utf-8")))
 
 
-def linked_items(text: str, known: dict[str, str], glossary: str) -> str:
-    """Turn items of the papers in a page's HTML into links to the glossary, with titles."""
+def linked_items(text: str, known: dict[str, str], papers: str) -> str:
+    """Turn items of the papers in a page's HTML into links to their rows, with titles."""
 
     def link(match: re.Match[str]) -> str:
         if match[1] not in known:
             return match[0]
         title = html.escape(known[match[1]].replace("`", ""))
-        return f'<a class="item" href="{glossary}#{match[1]}" title="{title}">{match[1]}</a>'
+        return f'<a class="item" href="{papers}#{match[1]}" title="{title}">{match[1]}</a>'
 
     done, inside = [], 0
     for part in re.split(r"(<[^>]+>)", text):
@@ -180,9 +180,9 @@ def on_page_markdown(markdown: str, page: "Page", config: "MkDocsConfig", **_oth
 
 
 def on_page_content(html: str, page: "Page", **_others: object) -> str:
-    """Link items of the papers to the glossary; keep sources out of the search."""
+    """Link items of the papers to their rows; keep sources out of the search."""
     html = html.replace(SOURCE, f"{SOURCE} data-search-exclude")
-    if page.file.src_uri == "glossary.md":
+    if page.file.src_uri == "papers.md":
         return re.sub(r"<td>([ABC]\d{1,2})</td>", r'<td id="\1">\1</td>', html)
-    glossary = os.path.relpath("glossary.html", os.path.dirname(page.file.dest_uri) or ".")
-    return linked_items(html, items(ROOT), glossary.replace(os.sep, "/"))
+    papers = os.path.relpath("papers.html", os.path.dirname(page.file.dest_uri) or ".")
+    return linked_items(html, items(ROOT), papers.replace(os.sep, "/"))

@@ -117,13 +117,13 @@ def test_names_of_the_code_become_references():
 
 def test_items_of_the_papers_become_links_outside_of_code_and_headings():
     page = "<h2>On C3</h2><p>See C3, C99.</p><code>C3</code>"
-    link = '<a class="item" href="../glossary.html#C3" title="a &lt;tree&gt;">C3</a>'
-    assert hooks.linked_items(page, {"C3": "a <tree>"}, "../glossary.html") == (
+    link = '<a class="item" href="../papers.html#C3" title="a &lt;tree&gt;">C3</a>'
+    assert hooks.linked_items(page, {"C3": "a <tree>"}, "../papers.html") == (
         f"<h2>On C3</h2><p>See {link}, C99.</p><code>C3</code>"
     )
 
 
-def test_the_glossary_explains_every_item_that_documents_and_docstrings_name():
+def test_the_page_of_items_has_every_item_that_documents_and_docstrings_name():
     items = hooks.items(ROOT)
     assert len(items) == 41 + 6 + 35
     paths = [ROOT / source for source in SOURCES]
