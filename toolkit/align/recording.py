@@ -527,8 +527,8 @@ def _align_window(
 ) -> _WindowPath | None:
     """Align a window with the words that it may hold; align the last window with all words left.
 
-    With gaps, the last window is aligned with at most `MOST_PHONES` times as much text as it can
-    hold: nobody spoke the rest.
+    With gaps, at most `MOST_PHONES` times as much text as the recording can hold is looked at:
+    nobody spoke the rest.
 
     Returns:
       The path; None if there is none.
