@@ -54,12 +54,12 @@ demo: setup
 
 # What compares with k2, kaldifeat, kaldilm and torchaudio is skipped here; see test-engines.
 test: setup
-	$(python) -m $(pytest) -m "not long" $(if $(RUNS),--shared-runs $(RUNS))
+	$(python) -m $(pytest) -m "not long" $(if $(RUNS),--shared-runs=$(RUNS))
 
 # The long tests look at one of the runs of the short ones, too.
 test-all: setup
 	runs=$$(mktemp -d) && trap 'rm -r "$$runs"' EXIT && \
-	  $(MAKE) test RUNS=$$runs && $(python) -m $(pytest) -m long --shared-runs $$runs
+	  $(MAKE) test RUNS=$$runs && $(python) -m $(pytest) -m long --shared-runs=$$runs
 
 # tests/ mirrors toolkit/: a package's tests are in the folder of its name. Tests of packages that import the changed
 # ones are left to `make test`.
