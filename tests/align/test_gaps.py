@@ -16,13 +16,7 @@ WINDOWS = LongConfig(window=1500, longest=4000, margin=200, gap_levels=(2.0,))
 
 
 def frames_in_gaps(alignment):
-    ends = [*alignment.phone_frames[1:], alignment.num_frames]
-    return {
-        frame
-        for phone, start, end in zip(alignment.phones, alignment.phone_frames, ends, strict=True)
-        if phone == GAP
-        for frame in range(start, end)
-    }
+    return set((alignment.frame_phones() == GAP).nonzero().flatten().tolist())
 
 
 def starts_by_position(alignment):
@@ -44,14 +38,14 @@ def test_missing_and_superfluous_passages_leave_other_words_in_place(synthesise_
         before = sum(i < place for i, _ in kept)
         text = [*kept[:before], *((None, word) for word in added), *kept[before:]]
         alignment, _ = align(synthesise_monophones, synthetic, WINDOWS, [word for _, word in text])
-        found = starts_by_position(alignment)
+        starts = starts_by_position(alignment)
         for position, (i, _) in enumerate(text):
             if i is not None:
                 words += 1
-                misplaced += abs(found.get(position, -99) - synthetic.starts[i]) > 5
+                misplaced += abs(starts.get(position, -99) - synthetic.starts[i]) > 5
             else:
                 unspoken += 1
-                found_unspoken += position in found
+                found_unspoken += position in starts
         frames = set(range(synthetic.starts[first], ends[first + count - 1]))
         missing += len(frames)
         not_in_gaps += len(frames - frames_in_gaps(alignment))
@@ -71,12 +65,14 @@ def test_a_complete_transcript_has_no_gaps(synthesise):
 def test_more_words_than_audio_are_jumped_over(synthesise_monophones):
     synthetic = synthesise_monophones(60, 2)
     alignment, _ = align(synthesise_monophones, synthetic, WINDOWS, synthetic.words * 5)
-    found = starts_by_position(alignment)
+    starts = starts_by_position(alignment)
     # Each word was found in one of the copies.
-    starts = {position % 60: frame for position, frame in found.items()}
-    right = [abs(starts.get(i, -99) - start) <= 5 for i, start in enumerate(synthetic.starts)]
-    assert sum(right) >= 55
-    assert len(found) <= 64
+    word_starts = {position % 60: frame for position, frame in starts.items()}
+    in_place = [
+        abs(word_starts.get(i, -99) - start) <= 5 for i, start in enumerate(synthetic.starts)
+    ]
+    assert sum(in_place) >= 55
+    assert len(starts) <= 64
 
 
 def test_a_higher_level_is_taken_for_the_right_text_alone(synthesise_monophones):
@@ -119,9 +115,9 @@ def test_speech_after_a_gap_longer_than_the_longest_window_is_found(synthesise_m
     text = [word for i, word in enumerate(synthetic.words) if i not in missing]
     assert synthetic.starts[260] - synthetic.starts[40] > 2 * config.longest
     alignment, _ = align(synthesise_monophones, synthetic, config, text)
-    found = starts_by_position(alignment)
+    starts = starts_by_position(alignment)
     expected = [start for i, start in enumerate(synthetic.starts) if i not in missing]
-    misplaced = [i for i, start in enumerate(expected) if abs(found.get(i, -99) - start) > 5]
+    misplaced = [i for i, start in enumerate(expected) if abs(starts.get(i, -99) - start) > 5]
     assert len(misplaced) <= 4
 
 
@@ -129,6 +125,6 @@ def test_a_text_much_longer_than_the_audio_is_cut(synthesise_monophones):
     synthetic = synthesise_monophones(30, 9)
     text = synthetic.words + synthesise_monophones(4000, 10).words
     alignment, _ = align(synthesise_monophones, synthetic, WINDOWS, text)
-    found = starts_by_position(alignment)
-    right = [abs(found.get(i, -99) - start) <= 5 for i, start in enumerate(synthetic.starts)]
-    assert sum(right) >= 28
+    starts = starts_by_position(alignment)
+    in_place = [abs(starts.get(i, -99) - start) <= 5 for i, start in enumerate(synthetic.starts)]
+    assert sum(in_place) >= 28

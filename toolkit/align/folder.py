@@ -367,10 +367,10 @@ def check_share(num_unspoken: int, num_words: int) -> None:
     Raises:
       UnrelatedTextError: fewer than half of them were.
     """
-    found = num_words - num_unspoken
-    if found < MIN_SPOKEN * num_words:
+    num_found = num_words - num_unspoken
+    if num_found < MIN_SPOKEN * num_words:
         raise UnrelatedTextError(
-            f"text and audio do not seem to belong together: only {found} of {num_words} words "
+            f"text and audio do not seem to belong together: only {num_found} of {num_words} words "
             f"were found in the audio. {UNFIT}"
         )
 

@@ -187,8 +187,8 @@ class RecordingAlignment:
             longest = max(longest, gap)
         following = [*self.words, num_words]
         jumps = [end - begin - 1 for begin, end in zip([-1, *self.words], following, strict=True)]
-        found = len(self.words) >= MIN_SPOKEN * num_words or num_words <= SHORT_JUMP
-        return found and longest < SHORT_GAP and 0 < max(jumps) <= SHORT_JUMP
+        enough_words = len(self.words) >= MIN_SPOKEN * num_words or num_words <= SHORT_JUMP
+        return enough_words and longest < SHORT_GAP and 0 < max(jumps) <= SHORT_JUMP
 
     def word_ends(self, silence: int) -> list[int]:
         """Return, for each aligned word, the position in `phones` after its last phone."""
@@ -315,8 +315,8 @@ def join(
             joint, first, first_word = frame, path.word_phones[i], i
     num_kept = bisect_left(joined.phone_frames, joint)
     words_kept = bisect_left(joined.word_phones, num_kept)
-    before, after = joined.phones[num_kept - 1 : num_kept], path.phones[first : first + 1]
-    if before == after and after in ([silence], [GAP]):
+    last_phone, next_phone = joined.phones[num_kept - 1 : num_kept], path.phones[first : first + 1]
+    if last_phone == next_phone and next_phone in ([silence], [GAP]):
         # One pause lies on both sides of the joint: count it once.
         first += 1
     # Phone `first` of the path becomes phone `num_kept` of the whole.

@@ -245,10 +245,15 @@ def _with_gaps(
         if source in after_silences
         for first_gap in (count, count + size)
     ]
-    for i, (before, after) in enumerate(boundaries):
+    for i, (before_silence, after_silence) in enumerate(boundaries):
         gap, far_gap = count + i, count + size + i
-        gap_arcs += [(source, gap, silence, GAP_LABEL, gaps.entry) for source in (before, after)]
-        gap_arcs += [(g, after, silence, pack_label(silence), 0.0) for g in (gap, far_gap)]
+        gap_arcs += [
+            (source, gap, silence, GAP_LABEL, gaps.entry)
+            for source in (before_silence, after_silence)
+        ]
+        gap_arcs += [
+            (source, after_silence, silence, pack_label(silence), 0.0) for source in (gap, far_gap)
+        ]
         # A sum of few powers of two jumps over any number of words.
         words = 1
         while i + words < size:
